@@ -1,0 +1,139 @@
+"""Files appear whole or not at all: atomic writes of text, JSON, JSON Lines and folders.
+
+A file is written beside its target, flushed to disk and renamed over it. A folder is built as a hidden sibling and
+renamed when it is complete. JSON never holds NaN or infinity.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from paretune.errors import InputError
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def atomic_file(path: Path | str) -> Iterator[IO[bytes]]:
+    """Yield a binary file that replaces `path` when the block ends well and leaves nothing when it does not."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError("is a folder, a file name is needed", file=path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write indented JSON; NaN and infinity raise `ValueError` (they are not JSON)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def dump_line(value: Any) -> str:
+    """One JSON Lines record, without the newline."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def write_jsonl(path: Path | str, values: Iterable[Any]) -> int:
+    """Write JSON Lines (gzip when the name ends in .gz), whole or not at all; returns the number of rows."""
+    count = 0
+    with atomic_file(path) as raw:
+        # mtime 0 and no name: the same rows give the same bytes
+        file: Any = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") if str(path).endswith(".gz") else raw
+        for value in values:
+            file.write((dump_line(value) + "\n").encode("utf-8"))
+            count += 1
+        if file is not raw:
+            file.close()
+    return count
+
+
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file; a missing or broken one is an `InputError` that says where."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text ({error})", file=path) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg}", file=path, line=error.lineno) from None
+
+
+OURS = ".paretune"
+"""Marker file of a folder that paretune wrote: only such a folder may be replaced."""
+
+
+def check_target_folder(path: Path | str, *, overwrite: bool) -> Path:
+    """Refuse an output folder that exists: another's always, ours unless `overwrite`."""
+    path = Path(path)
+    if path.is_file():
+        raise InputError("is a file; an output folder is needed", file=path)
+    if path.is_dir() and any(path.iterdir()):
+        if not (path / OURS).exists():
+            raise InputError("exists and was not written by paretune; choose another folder", file=path)
+        if not overwrite:
+            raise InputError("exists already; pass --overwrite to replace it", file=path)
+    return path
+
+
+@contextmanager
+def atomic_folder(path: Path | str, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a sibling folder that becomes `path` when the block ends well, else vanishes."""
+    path = check_target_folder(path, overwrite=overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    try:
+        yield work
+        (work / OURS).write_text("written by paretune\n")
+        os.chmod(work, 0o777 & ~_umask())
+        for item in sorted(work.rglob("*")):
+            if item.is_file():
+                with item.open("rb") as file:
+                    os.fsync(file.fileno())
+        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        if path.exists():
+            os.replace(path, old)
+        os.replace(work, path)
+        _sync_folder(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise

@@ -1,0 +1,130 @@
+"""The backbone: loading a causal language model and its tokenizer, and the three pieces we use of it.
+
+`decoder` gives last-layer hidden states, `project` turns the few hidden states that need logits into logits, and
+`choose_dtype` says in which precision a device computes fastest.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from paretune.errors import InputError, did_you_mean
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the device multiplies it natively (GPUs, CPUs with AMX), else float32."""
+    if name == "auto":
+        native = torch.cpu._is_amx_tile_supported() if device.type == "cpu" else True
+        return torch.bfloat16 if native else torch.float32
+    if name not in DTYPES:
+        raise InputError(f"unknown dtype '{name}'.{did_you_mean(name, [*DTYPES, 'auto'])}")
+    return DTYPES[name]
+
+
+def choose_device(name: str | None = None) -> torch.device:
+    """The named device, else the first accelerator, else the CPU."""
+    if name:
+        try:
+            return torch.device(name)
+        except RuntimeError:
+            raise InputError(f"unknown device '{name}'; examples: cpu, cuda, cuda:1, mps") from None
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")
+
+
+def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None) -> tuple[Any, Any]:
+    """Load (causal LM in eval mode, tokenizer) from a local folder or a hub id, without remote code.
+
+    Raises `InputError` when it is not a causal language model with a tokenizer.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(model)
+    if path.exists() and not (path / "config.json").is_file():
+        raise InputError("is no model folder (it has no config.json)", file=model)
+    if not path.exists() and (path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1):
+        raise InputError("no such model folder", file=model)
+    where = choose_device(device)
+    quiet_transformers()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        causal = AutoModelForCausalLM.from_pretrained(
+            model, dtype=choose_dtype(dtype, where), trust_remote_code=False, low_cpu_mem_usage=True
+        )
+    except Exception as error:  # transformers, huggingface_hub and safetensors each raise kinds of their own
+        reason = str(error).strip().splitlines()
+        raise InputError(
+            f"cannot be loaded as a causal language model: {reason[0] if reason else type(error).__name__}", file=model
+        ) from error
+    if type(causal).__name__ not in _causal_names():
+        raise InputError(f"is a {type(causal).__name__}, not a causal language model", file=model)
+    return causal.to(where).eval(), tokenizer
+
+
+def _causal_names() -> set[str]:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    names: set[str] = set()
+    for value in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        names |= {value} if isinstance(value, str) else set(value)
+    return names
+
+
+def quiet_transformers() -> None:
+    """No progress bars or advice from below: the verbs have their own."""
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    logging.getLogger("peft").setLevel(logging.ERROR)
+
+
+def decoder(causal: Any) -> nn.Module:
+    """The part of a causal LM below its LM head: ids to last-layer hidden states."""
+    module = getattr(causal, causal.base_model_prefix, None)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{type(causal).__name__} has no decoder below its LM head; this architecture is unsupported")
+    return module
+
+
+def cached(module: nn.Module, cache: Any) -> dict[str, Any]:
+    """The keyword under which this decoder takes a KV cache (`past_key_values` before transformers 5.24)."""
+    name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+    return {name: cache, "use_cache": True}
+
+
+def project(causal: Any, hidden_NH: Tensor) -> Tensor:
+    """Hidden states [N, H] to logits [N, V] in float32 (float64 for a float64 model), as the model itself would.
+
+    Applies the scalings that some architectures put between LM head and logits (Cohere, Granite, Gemma 2).
+    """
+    logits_NV = causal.get_output_embeddings()(hidden_NH)
+    config = causal.config.get_text_config()
+    if getattr(config, "logit_scale", None):
+        logits_NV = logits_NV * config.logit_scale
+    if getattr(config, "logits_scaling", None):
+        logits_NV = logits_NV / config.logits_scaling
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap:
+        logits_NV = torch.tanh(logits_NV / cap) * cap
+    logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+    return cast(Tensor, logits_NV)
+
+
+def context_length(causal: Any) -> int:
+    """Positions the model can take, prompt and answer together."""
+    config = causal.config.get_text_config()
+    return int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2**31)
+
+
+def hidden_size(causal: Any) -> int:
+    """Width H of the last hidden state."""
+    return int(causal.config.get_text_config().hidden_size)

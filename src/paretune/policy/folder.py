@@ -1,0 +1,229 @@
+"""The policy folder: saved whole or not at all, loaded with every tensor checked, nothing executable in it.
+
+policy.json           format version, method, base model, objectives, renderer, head, data, settings, versions
+adapter/              a plain PEFT adapter (safetensors)
+head.safetensors      the sensing head, where the method trains one
+tokenizer files       with the chat template the policy was trained with
+metrics.json          what training measured
+README.md             model card, written from the same numbers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paretune.errors import InputError
+from paretune.files import atomic_folder, read_json, write_json, write_text
+from paretune.policy.backbone import hidden_size, load_backbone
+from paretune.policy.head import HeadConfig, SensingHead
+from paretune.policy.policy import Policy
+from paretune.policy.renderer import Renderer
+from paretune.profile import Objective, check_names
+
+FORMAT = 1
+_PACKAGES = ("paretune", "torch", "transformers", "peft")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what made a policy."""
+    out = {}
+    for name in _PACKAGES:
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "unknown"
+    return out
+
+
+def save_policy(
+    policy: Policy,
+    folder: Path | str,
+    *,
+    metrics: Mapping[str, Any],
+    overwrite: bool = False,
+    journal: Path | None = None,
+) -> None:
+    """Write the policy folder, whole or not at all. `journal` (train.jsonl) is copied in when given."""
+    with atomic_folder(folder, overwrite=overwrite) as work:
+        if policy.peft is not None:
+            policy.peft.save_pretrained(str(work / "adapter"), safe_serialization=True, save_embedding_layers=False)
+            (work / "adapter" / "README.md").unlink(missing_ok=True)
+        if policy.head is not None:
+            _save_tensors(policy.head, work / "head.safetensors")
+        policy.tokenizer.save_pretrained(str(work))
+        if journal is not None and journal.exists():
+            (work / "train.jsonl").write_bytes(journal.read_bytes())
+        write_json(work / "policy.json", _description(policy))
+        write_json(work / "metrics.json", dict(metrics))
+        write_text(work / "README.md", model_card(policy, metrics))
+
+
+def _save_tensors(module: torch.nn.Module, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(tensors, str(path), metadata={"format": "pt"})
+
+
+def _description(policy: Policy) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "method": policy.method,
+        "base_model": policy.base,
+        "objectives": [objective.to_dict() for objective in policy.objectives],
+        "renderer": policy.renderer.to_dict(),
+        "head": policy.head.config.to_dict() if policy.head is not None else None,
+        "adapter": policy.peft is not None,
+        "versions": versions(),
+        **{key: value for key, value in policy.metadata.items() if key != "adapter"},
+    }
+
+
+def load_policy(
+    folder: Path | str, *, base: str | None = None, dtype: str | None = None, device: str | None = None
+) -> Policy:
+    """Load a policy folder. `base` overrides where the base model lies, `dtype` the precision it was trained in.
+
+    Raises `InputError` when it is no policy folder, when the base model cannot be had, or when head, objectives and
+    adapter do not belong together: nothing is ever silently re-initialised.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError("no such policy folder", file=folder)
+    if not (folder / "policy.json").is_file():
+        raise InputError("is no policy folder (it has no policy.json)", file=folder)
+    described = _checked_description(folder / "policy.json")
+    objectives = [Objective.from_dict(each) for each in described["objectives"]]
+    check_names(objectives)
+    source = base or described["base_model"]
+    causal, _ = load_backbone(source, dtype=dtype or described.get("dtype", "auto"), device=device)
+    tokenizer = _load_tokenizer(folder)
+    renderer = Renderer(tokenizer, objectives, **_renderer_settings(described, folder))
+    peft = _attach(causal, folder, source) if described.get("adapter") else None
+    head = _load_head(folder, described, hidden_size(causal), len(objectives))
+    known = {"format", "method", "base_model", "objectives", "renderer", "head"}
+    return Policy(
+        causal=peft.get_base_model() if peft is not None else causal,
+        tokenizer=tokenizer,
+        renderer=renderer,
+        objectives=objectives,
+        method=described["method"],
+        base=source,
+        head=head.to(causal.device).eval() if head is not None else None,
+        peft=peft,
+        metadata={key: value for key, value in described.items() if key not in known},
+    )
+
+
+def _checked_description(path: Path) -> dict[str, Any]:
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise InputError("must be a JSON object", file=path)
+    if data.get("format") != FORMAT:
+        raise InputError(
+            f"has format {data.get('format')!r}, this version of paretune reads format {FORMAT}",
+            file=path,
+            field="format",
+        )
+    for key, kind in (("method", str), ("base_model", str), ("objectives", list), ("renderer", dict)):
+        if not isinstance(data.get(key), kind):
+            raise InputError(f"must be a {kind.__name__}, found {data.get(key)!r}", file=path, field=key)
+    return data
+
+
+def _renderer_settings(described: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    settings = dict(described["renderer"])
+    for key in settings:
+        if key not in ("style", "snap"):
+            raise InputError(f"unknown key '{key}'", file=folder / "policy.json", field="renderer")
+    return settings
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:
+        raise InputError(f"its tokenizer cannot be loaded: {str(error).splitlines()[0]}", file=folder) from error
+
+
+def _attach(causal: Any, folder: Path, source: str) -> Any:
+    from peft import PeftModel
+
+    adapter = folder / "adapter"
+    if not (adapter / "adapter_model.safetensors").is_file():
+        raise InputError("has no adapter_model.safetensors", file=adapter)
+    try:
+        return PeftModel.from_pretrained(causal, str(adapter)).eval()
+    except Exception as error:
+        raise InputError(
+            f"does not fit the base model '{source}': {str(error).splitlines()[0]}", file=adapter
+        ) from error
+
+
+def _load_head(folder: Path, described: Mapping[str, Any], hidden: int, objectives: int) -> SensingHead | None:
+    path = folder / "head.safetensors"
+    if described.get("head") is None:
+        if path.exists():
+            raise InputError("lies in a folder whose policy.json has no head", file=path)
+        return None
+    if not path.is_file():
+        raise InputError("is missing, though policy.json describes a head", file=path)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    head = SensingHead(hidden, objectives, HeadConfig.from_dict(described["head"]))
+    try:
+        tensors = load_file(str(path))
+        head.load_state_dict(tensors, strict=True)
+    except (SafetensorError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise InputError(
+            f"does not belong to {objectives} objective(s) and hidden size {hidden}: {text[:300]}", file=path
+        ) from error
+    return head
+
+
+def model_card(policy: Policy, metrics: Mapping[str, Any]) -> str:
+    """README.md of a policy folder, from what policy.json and metrics.json hold."""
+    lines = [
+        "---",
+        "library_name: paretune",
+        f"base_model: {policy.base}",
+        "tags: [paretune, multi-objective, self-guided-alignment]",
+        "---",
+        "",
+        f"# A paretune policy (method `{policy.method}`)",
+        "",
+        f"Base model: `{policy.base}`. Objectives:",
+        "",
+        "| objective | direction | reward | scale |",
+        "|---|---|---|---|",
+    ]
+    for each in policy.objectives:
+        kind = each.scale.kind if each.scale else "none"
+        lines.append(f"| {each.name} | {each.direction} | `{each.spec or 'with the data'}` | {kind} |")
+    lines += ["", "## What training measured", "", "| figure | value |", "|---|---|"]
+    lines += [f"| {key} | {_short(value)} |" for key, value in metrics.items() if isinstance(value, (int, float, str))]
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import paretune",
+        'policy = paretune.load_policy("this/folder")',
+        'print(policy.generate([[{"role": "user", "content": "Tell me a joke."}]])[0].text)',
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _short(value: float | int | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,237 @@
+"""A policy: base model + adapter + sensing head + renderer, and what it does: sense, generate, weigh answers.
+
+Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT), `head.safetensors`, tokenizer and chat template,
+`metrics.json`, `README.md`. `load_policy(folder)` is all it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from paretune.data.rows import Messages
+from paretune.errors import InputError, did_you_mean
+from paretune.policy.backbone import context_length
+from paretune.policy.engine import Sampling, by_length, decode, prefill, row_seed
+from paretune.policy.head import SensingHead
+from paretune.policy.packed import Branch, Packed, collate, forward
+from paretune.policy.renderer import Renderer
+from paretune.profile import Objective, Profile, check_profile
+from paretune.progress import NO_PROGRESS, Progress
+
+Condition = Literal["sensed", "mean", "ones", "none"]
+CONDITIONS: tuple[Condition, ...] = ("sensed", "mean", "ones", "none")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An answer: its text, the profile it was conditioned on (`None` = nothing), what was sensed, and its length."""
+
+    text: str
+    profile: Profile | None
+    sensed: Profile | None
+    tokens: int
+    finished: bool
+
+
+@dataclass
+class Policy:
+    """A policy in memory. `causal` is the causal LM (with LoRA layers inside when `peft` holds an adapter)."""
+
+    causal: Any
+    tokenizer: Any
+    renderer: Renderer
+    objectives: list[Objective]
+    method: str
+    base: str
+    head: SensingHead | None = None
+    peft: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Objective names in order."""
+        return [objective.name for objective in self.objectives]
+
+    @property
+    def has_head(self) -> bool:
+        """Can it sense? (`sft` and `dpo` policies cannot.)"""
+        return self.head is not None
+
+    @property
+    def mean_profile(self) -> Profile:
+        """Mean of the training targets."""
+        stored = self.metadata.get("mean_profile")
+        if self.head is not None:
+            return dict(zip(self.names, map(float, self.head.target_mean.tolist()), strict=True))
+        return check_profile(stored or dict.fromkeys(self.names, 0.5), self.names, partial=False)
+
+    def fuse(self) -> Policy:
+        """Merge the adapter into the weights: faster generation, same answers up to rounding; cannot be undone."""
+        if self.peft is not None:
+            self.causal, self.peft = self.peft.merge_and_unload(), None
+        return self
+
+    def sense(
+        self,
+        prompts: Sequence[Messages],
+        pins: Profile | None = None,
+        *,
+        batch_size: int = 32,
+        progress: Progress = NO_PROGRESS,
+    ) -> list[Profile]:
+        """The profile that fits each prompt, read from the raw prompt; pinned objectives keep their pins."""
+        pinned = check_profile(pins or {}, self.names, partial=True, what="pin")
+        prefixes = [self._checked_prefix(messages, 0) for messages in prompts]
+        out: list[Profile] = [{} for _ in prompts]
+        with progress("sense", len(prompts)) as task:
+            for index in by_length([len(ids) for ids in prefixes], batch_size):
+                state = prefill(self.causal, [prefixes[i] for i in index], self.tokenizer.pad_token_id)
+                for i, sensed in zip(index, self._read(state.readout_BH), strict=True):
+                    out[i] = sensed | pinned
+                task.advance(len(index))
+        return out
+
+    @torch.no_grad()
+    def _read(self, readout_BH: torch.Tensor) -> list[Profile]:
+        if self.head is None:
+            raise InputError(f"a policy trained by '{self.method}' has no sensing head, so it cannot sense")
+        values = self.head(readout_BH).tolist()
+        return [dict(zip(self.names, map(float, row), strict=True)) for row in values]
+
+    def _checked_prefix(self, messages: Messages, room: int) -> list[int]:
+        prefix, limit = self.renderer.prefix(messages), context_length(self.causal)
+        if len(prefix) + room > limit:
+            raise InputError(
+                f"the prompt has {len(prefix)} tokens and {room} more are wanted, but the model's context is {limit}"
+            )
+        return prefix
+
+    def generate(
+        self,
+        prompts: Sequence[Messages],
+        *,
+        condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] = "sensed",
+        pins: Profile | None = None,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        batch_size: int = 32,
+        progress: Progress = NO_PROGRESS,
+    ) -> list[Generation]:
+        """Answers guided by a condition: what is sensed, the mean, all ones, nothing, one profile or one a prompt.
+
+        Pins override the condition's values. One prefill a prompt: the head reads it and generation continues it.
+        """
+        sampling = Sampling(max_new_tokens, temperature, top_p)
+        plan = self._plan(condition, pins, len(prompts))
+        prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in prompts]
+        out: list[Generation | None] = [None] * len(prompts)
+        stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
+        with progress("generate", len(prompts)) as task:
+            for index in by_length([len(ids) for ids in prefixes], batch_size):
+                state = prefill(self.causal, [prefixes[i] for i in index], self.tokenizer.pad_token_id)
+                sensed = self._read(state.readout_BH) if self.head is not None else [None] * len(index)
+                used = [plan(i, own) for i, own in zip(index, sensed, strict=True)]
+                suffixes = [self.renderer.suffix(prompts[i], own) for i, own in zip(index, used, strict=True)]
+                self._check_room(prefixes, suffixes, index, max_new_tokens)
+                decoded = decode(
+                    self.causal,
+                    state,
+                    suffixes,
+                    sampling=sampling,
+                    stop_ids=stop,
+                    pad_id=self.tokenizer.pad_token_id,
+                    seeds=[row_seed(seed, "generate", i) for i in index],
+                )
+                for i, own, profile, answer in zip(index, sensed, used, decoded, strict=True):
+                    text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
+                    out[i] = Generation(text, profile or None, own, len(answer.ids), answer.finished)
+                task.advance(len(index))
+        return [each for each in out if each is not None]
+
+    def _check_room(
+        self, prefixes: Sequence[list[int]], suffixes: Sequence[list[int]], index: Sequence[int], room: int
+    ) -> None:
+        limit = context_length(self.causal)
+        for i, suffix in zip(index, suffixes, strict=True):
+            total = len(prefixes[i]) + len(suffix) + room
+            if total > limit:
+                raise InputError(f"prompt and answer need {total} tokens, but the model's context is {limit}")
+
+    def _plan(self, condition: Any, pins: Profile | None, count: int) -> Any:
+        """A function (prompt index, sensed profile) -> profile to condition on."""
+        names = self.names
+        pinned = check_profile(pins or {}, names, partial=True, what="pin")
+        if isinstance(condition, str):
+            if condition not in CONDITIONS:
+                raise InputError(f"unknown condition '{condition}'.{did_you_mean(condition, CONDITIONS)}")
+            if condition == "sensed":
+                if self.head is None:
+                    raise InputError(
+                        f"a policy trained by '{self.method}' has no sensing head; use condition none or give a profile"
+                    )
+                return lambda i, sensed: self.renderer.snapped(sensed) | pinned
+            fixed = {"mean": self.mean_profile, "ones": dict.fromkeys(names, 1.0), "none": {}}[condition] | pinned
+            return lambda i, sensed: fixed
+        if isinstance(condition, Mapping):
+            given = check_profile(condition, names, partial=True) | pinned
+            return lambda i, sensed: given
+        profiles = [check_profile(each or {}, names, partial=True) | pinned for each in condition]
+        if len(profiles) != count:
+            raise InputError(f"{len(profiles)} profiles were given for {count} prompts")
+        return lambda i, sensed: profiles[i]
+
+    @torch.no_grad()
+    def features(
+        self, prompts: Sequence[Messages], *, batch_size: int = 32, progress: Progress = NO_PROGRESS
+    ) -> np.ndarray:
+        """Read-out hidden states [n, H] of the *base* model (adapter off), float32: what a linear probe starts from."""
+        if self.peft is None and self.metadata.get("adapter"):
+            raise RuntimeError("a fused policy has no base model to read any more; take features before fuse()")
+        prefixes = [self._checked_prefix(messages, 0) for messages in prompts]
+        out: list[np.ndarray | None] = [None] * len(prompts)
+        with progress("base features", len(prompts)) as task:
+            for index in by_length([len(ids) for ids in prefixes], batch_size):
+                rows = [prefixes[i] for i in index]
+                if self.peft is None:
+                    state = prefill(self.causal, rows, self.tokenizer.pad_token_id)
+                else:
+                    with self.peft.disable_adapter():
+                        state = prefill(self.causal, rows, self.tokenizer.pad_token_id)
+                for i, row in zip(index, state.readout_BH.float().cpu().numpy(), strict=True):
+                    out[i] = row
+                task.advance(len(index))
+        return np.stack([row for row in out if row is not None])
+
+    @torch.no_grad()
+    def loglik(
+        self,
+        prompts: Sequence[Messages],
+        texts: Sequence[str],
+        profiles: Sequence[Profile | None],
+        *,
+        batch_size: int = 16,
+        progress: Progress = NO_PROGRESS,
+    ) -> list[float]:
+        """Summed log-probability of each text (and the end of its turn) given its prompt and profile."""
+        rows = [
+            Packed(
+                self.renderer.prefix(prompt),
+                [Branch(self.renderer.suffix(prompt, profile), self.renderer.completion(text))],
+            )
+            for prompt, text, profile in zip(prompts, texts, profiles, strict=True)
+        ]
+        out = [0.0] * len(rows)
+        with progress("likelihood", len(rows)) as task:
+            for index in by_length([row.length for row in rows], batch_size):
+                batch = collate([rows[i] for i in index], self.tokenizer.pad_token_id).to(self.causal.device)
+                for i, value in zip(index, forward(self.causal, batch).logp.tolist(), strict=True):
+                    out[i] = value
+                task.advance(len(index))
+        return out

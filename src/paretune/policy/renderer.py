@@ -1,0 +1,192 @@
+"""The renderer: the one place where a prompt and a profile become token ids.
+
+Training, inference, evaluation and export all use this object, and it is saved with the policy, so the text a policy
+was trained on is the text it is given. A prompt is cut at the end of the last user message:
+
+    prefix  = chat template up to and including the user's text        (the sensing head reads its last token)
+    suffix  = the rendered profile + the rest of the template          (end of the turn, generation header)
+
+Prefix and suffix are tokenised apart and joined as ids, so every completion and every profile of a prompt shares the
+prefix token for token, and inference continues the prefix's KV cache with the suffix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from paretune.data.rows import Messages
+from paretune.errors import InputError, did_you_mean
+from paretune.profile import LEVELS, Objective, Profile, level_of
+
+Style = Literal["scores", "levels", "instructions"]
+STYLES: tuple[Style, ...] = ("scores", "levels", "instructions")
+SNAPS = ("none", "paper")
+PAPER_GRID = 4  # the paper snaps predictions to multiples of 1/4
+
+FALLBACK_TEMPLATE = (
+    "{{ bos_token if add_bos else '' }}{% for message in messages %}{{ message['role'] | capitalize }}:\n"
+    "{{ message['content'] }}\n\n{% endfor %}{% if add_generation_prompt %}Assistant:\n{% endif %}"
+)
+"""For models without a chat template; it is saved with the policy's tokenizer like any other."""
+
+_MARK = "\ue0f0\ue0f1\ue0f2"  # private-use characters: no template transforms them, no user types them
+_TEMPLATE_OPTIONS = {
+    "enable_thinking": False
+}  # Qwen3 would open a thinking block; templates ignore what they don't use
+
+
+@dataclass
+class Renderer:
+    """Turns (messages, profile) into (prefix ids, suffix ids), and completions into ids.
+
+    `snap`: `paper` rounds *sensed* values to multiples of 1/4 unless there are exactly two objectives, as the paper's
+    inference does; `none` leaves them. Profiles that are given (pins, conditions) are never snapped.
+    """
+
+    tokenizer: Any
+    objectives: Sequence[Objective]
+    style: Style = "scores"
+    snap: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.style not in STYLES:
+            raise InputError(f"unknown renderer style '{self.style}'.{did_you_mean(str(self.style), STYLES)}")
+        if self.snap not in SNAPS:
+            raise InputError(f"unknown snap '{self.snap}'.{did_you_mean(self.snap, SNAPS)}")
+        install_template(self.tokenizer)
+
+    # --- text -----------------------------------------------------------------------------------------------------
+
+    def profile_text(self, profile: Mapping[str, float] | None) -> str:
+        """The text that carries a (partial) profile, begun by a newline; empty when there is nothing to say."""
+        if not profile:
+            return ""
+        chosen = [objective for objective in self.objectives if objective.name in profile]
+        if self.style == "scores":
+            items = " and ".join(f"<{each.name}_score:{profile[each.name]:.2f}>" for each in chosen)
+            return f"\nYour response must satisfy the following scores: {items}"
+        if self.style == "levels":
+            return "\nRequested: " + ", ".join(f"{each.name} {LEVELS[level_of(profile[each.name])]}" for each in chosen)
+        phrases = [phrase(each, level_of(profile[each.name])) for each in chosen]
+        said = " ".join(text for text in phrases if text)
+        return f"\n{said}" if said else ""
+
+    def snapped(self, sensed: Profile) -> Profile:
+        """What becomes of a sensed profile before it is rendered (see `snap`)."""
+        if self.snap == "none" or len(self.objectives) == 2:
+            return dict(sensed)
+        return {name: round(value * PAPER_GRID) / PAPER_GRID for name, value in sensed.items()}
+
+    def echoes(self, text: str) -> bool:
+        """Does an answer leak the rendered profile?"""
+        low = text.lower()
+        if re.search(r"<\w+_score:", low) or "must satisfy the following scores" in low:
+            return True
+        if self.style == "levels":
+            return "requested:" in low or any(
+                f"{objective.name.lower()} {level}" in low for objective in self.objectives for level in LEVELS
+            )
+        if self.style == "instructions":
+            said = (phrase(objective, i) for objective in self.objectives for i in range(len(LEVELS)))
+            return any(text and text.lower().rstrip(".") in low for text in said)
+        return False
+
+    # --- ids ------------------------------------------------------------------------------------------------------
+
+    def _parts(self, messages: Messages) -> tuple[str, str]:
+        """The template's text before and after the end of the last user message."""
+        if not messages or messages[-1]["role"] != "user":
+            raise InputError("a prompt must end with a user message")
+        marked = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + _MARK}]
+        text = self._template(marked, generation=True)
+        before, mark, after = text.partition(_MARK)
+        if not mark or _MARK in after:
+            raise InputError("the chat template does not show the last user message exactly once")
+        return before, after
+
+    def _template(self, messages: Messages, *, generation: bool) -> str:
+        adds_bos = _adds_bos(self.tokenizer)
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=generation,
+                    add_bos=adds_bos,
+                    **_TEMPLATE_OPTIONS,
+                )
+            )
+        except Exception as error:  # a template raises whatever it likes: jinja errors, its own raise_exception
+            raise InputError(f"the chat template cannot render this conversation: {error}") from error
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def prefix(self, messages: Messages) -> list[int]:
+        """Token ids up to the end of the last user message: what the sensing head reads."""
+        return self._encode(self._parts(messages)[0])
+
+    def suffix(self, messages: Messages, profile: Mapping[str, float] | None) -> list[int]:
+        """Token ids of the rendered profile and the rest of the template; no or an empty profile renders nothing."""
+        return self._encode(self.profile_text(profile) + self._parts(messages)[1])
+
+    def completion(self, text: str, *, finished: bool = True) -> list[int]:
+        """Token ids of an answer and the token that ends the turn (left out when the answer was cut off)."""
+        ids = self._encode(text)
+        return [*ids, self.end_of_turn] if finished or not ids else ids
+
+    @cached_property
+    def end_of_turn(self) -> int:
+        """The id that ends an assistant turn: what the template puts after the answer, else the tokenizer's EOS."""
+        turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": f"b{_MARK}"}]
+        try:
+            after = self._template(turn, generation=False).partition(_MARK)[2]
+        except InputError:
+            after = ""
+        ids = self._encode(after.lstrip()) if after.strip() else []
+        special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
+        if ids and ids[0] in special:
+            return ids[0]
+        if self.tokenizer.eos_token_id is None:
+            raise InputError("the tokenizer has no end-of-sequence token, so an answer could never end")
+        return int(self.tokenizer.eos_token_id)
+
+    def stop_ids(self, generation_eos: int | Sequence[int] | None) -> set[int]:
+        """All ids at which generation stops."""
+        ids = {self.end_of_turn}
+        if self.tokenizer.eos_token_id is not None:
+            ids.add(int(self.tokenizer.eos_token_id))
+        if generation_eos is not None:
+            ids |= {generation_eos} if isinstance(generation_eos, int) else set(generation_eos)
+        return ids
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form; objectives are saved beside it, the tokenizer in its own files."""
+        return {"style": self.style, "snap": self.snap}
+
+
+def phrase(objective: Objective, level: int) -> str:
+    """What the style `instructions` says for a level: the objective's own phrase, else a generic sentence."""
+    if objective.phrases:
+        return objective.phrases[level]
+    return f"The {objective.name.replace('_', ' ')} of the answer must be {LEVELS[level]}."
+
+
+def _adds_bos(tokenizer: Any) -> bool:
+    """Does the tokenizer itself begin every text with its BOS?"""
+    if tokenizer.bos_token_id is None:
+        return False
+    ids = tokenizer("a")["input_ids"]
+    return bool(ids) and ids[0] == tokenizer.bos_token_id
+
+
+def install_template(tokenizer: Any) -> None:
+    """Give a tokenizer without a chat template the plain one, so that the saved policy carries it."""
+    if not tokenizer.chat_template:
+        tokenizer.chat_template = FALLBACK_TEMPLATE
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token

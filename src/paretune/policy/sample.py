@@ -1,0 +1,224 @@
+"""`paretune sample`: completions to score, for users who have only prompts.
+
+Samples n completions a prompt from any causal LM, batched and seeded: a completion depends on the seed, its prompt and
+its number alone. `vary` samples them under different instructions in turn, so that they span the profile space; the
+instruction is recorded with the completion and never becomes part of the row's prompt. Finished prompts are journalled
+beside the output, so a run that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paretune.data import read_rows, write_rows
+from paretune.data.rows import Completion, Messages, Row, prompt_key
+from paretune.errors import InputError
+from paretune.files import dump_line
+from paretune.policy.backbone import context_length, load_backbone
+from paretune.policy.engine import Sampling, by_length, decode, prefill, row_seed
+from paretune.policy.renderer import Renderer
+from paretune.progress import NO_PROGRESS, Progress
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """What was sampled: counts, generated tokens, seconds, prompts dropped as too long or taken from a journal."""
+
+    rows: int
+    completions: int
+    tokens: int
+    seconds: float
+    dropped: int
+    resumed: int
+
+
+def read_instructions(path: Path | str) -> list[str]:
+    """Instructions of a `vary` file: one a line, an empty line is "no instruction"."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as a list of instructions: {error}", file=path) from None
+    if not lines:
+        raise InputError("is empty; one instruction a line is needed", file=path)
+    return [line.strip() for line in lines]
+
+
+def instructed(messages: Messages, instruction: str) -> Messages:
+    """The conversation with an instruction appended to its last user message, as the renderer would put it."""
+    if not instruction:
+        return messages
+    return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n{instruction}"}]
+
+
+def sample(
+    prompts: Path | str,
+    model: str,
+    out: Path | str,
+    *,
+    n: int = 4,
+    vary: Path | str | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+    seed: int = 0,
+    batch_size: int = 32,
+    dtype: str = "auto",
+    overwrite: bool = False,
+    skip_bad_rows: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> SampleResult:
+    """Sample `n` completions for every prompt of a file into `out`; see the module's text. Raises `InputError`."""
+    if n < 1 or batch_size < 1:
+        raise InputError(f"n and batch_size must be at least 1, found n={n}, batch_size={batch_size}")
+    sampling = Sampling(max_new_tokens, temperature, top_p)
+    out = Path(out)
+    if out.exists() and not overwrite:
+        raise InputError("exists already; pass --overwrite to replace it", file=out)
+    instructions = read_instructions(vary) if vary is not None else [""]
+    rows = read_rows(prompts, skip_bad_rows=skip_bad_rows)
+    settings = {"model": str(model), "n": n, "instructions": instructions, "seed": seed, "dtype": dtype}
+    settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    journal = Journal(out, settings)
+    done = journal.load()
+    causal, tokenizer = load_backbone(model, dtype=dtype)
+    sampler = _Sampler(causal, Renderer(tokenizer, []), sampling, n, instructions, seed)
+    start, resumed = time.monotonic(), sum(row.id in done for row in rows)
+    rows_left = [row for row in rows if row.id not in done]
+    fitting = [row for row in rows_left if sampler.room(row) >= 0]
+    dropped = len(rows_left) - len(fitting)
+    if not fitting and not done:
+        raise InputError(f"no prompt fits the model's context of {context_length(causal)} tokens", file=prompts)
+    with progress("sample", len(fitting)) as task:
+        for index in by_length([len(sampler.renderer.prefix(row.prompt)) for row in fitting], max(1, batch_size // n)):
+            batch = [fitting[i] for i in index]
+            journal.append(sampler.run(batch))
+            task.advance(len(batch))
+    journal.close()
+    sampled = journal.load()
+    finished = [replace(row, completions=(*row.completions, *sampled[row.id])) for row in rows if row.id in sampled]
+    write_rows(out, finished)
+    journal.remove()
+    return SampleResult(
+        rows=len(finished),
+        completions=sum(len(each) for each in sampled.values()),
+        tokens=sampler.tokens,
+        seconds=round(time.monotonic() - start, 3),
+        dropped=dropped,
+        resumed=resumed,
+    )
+
+
+@dataclass
+class _Sampler:
+    causal: Any
+    renderer: Renderer
+    sampling: Sampling
+    n: int
+    instructions: Sequence[str]
+    seed: int
+    tokens: int = 0
+
+    def instruction(self, number: int) -> str:
+        """Completion `number` of a prompt is sampled under this instruction."""
+        return self.instructions[number % len(self.instructions)]
+
+    def room(self, row: Row) -> int:
+        """Tokens of the context left over by the longest instruction and answer; negative = does not fit."""
+        longest = max(self.instructions, key=len)
+        messages = instructed(row.prompt, longest)
+        used = len(self.renderer.prefix(messages)) + len(self.renderer.suffix(messages, None))
+        return context_length(self.causal) - used - self.sampling.max_new_tokens
+
+    def run(self, rows: Sequence[Row]) -> dict[str, list[Completion]]:
+        """Sample all completions of these rows in one batch."""
+        jobs = [(row, number) for row in rows for number in range(self.n)]
+        prompts = [instructed(row.prompt, self.instruction(number)) for row, number in jobs]
+        pad = self.renderer.tokenizer.pad_token_id
+        state = prefill(self.causal, [self.renderer.prefix(each) for each in prompts], pad)
+        answers = decode(
+            self.causal,
+            state,
+            [self.renderer.suffix(each, None) for each in prompts],
+            sampling=self.sampling,
+            stop_ids=self.renderer.stop_ids(self.causal.generation_config.eos_token_id),
+            pad_id=pad,
+            seeds=[row_seed(self.seed, prompt_key(row.prompt), number) for row, number in jobs],
+        )
+        out: dict[str, list[Completion]] = {row.id: [] for row in rows}
+        for (row, number), answer in zip(jobs, answers, strict=True):
+            self.tokens += len(answer.ids)
+            extra: dict[str, Any] = {"finished": answer.finished}
+            if self.instruction(number):
+                extra["instruction"] = self.instruction(number)
+            text = self.renderer.tokenizer.decode(answer.ids, skip_special_tokens=True)
+            out[row.id].append(Completion(text.strip(), extra=extra))
+        return out
+
+
+class Journal:
+    """Finished prompts of a run, appended line by line beside the output; a broken last line is ignored.
+
+    The first line holds the settings: a run with other settings does not continue it, but says so.
+    """
+
+    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+        self.path = out.with_name(f".{out.name}.journal")
+        self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        self._file: Any = None
+
+    def load(self) -> dict[str, list[Completion]]:
+        """Completions by row id, from a journal of the same settings."""
+        done: dict[str, list[Completion]] = {}
+        if not self.path.exists():
+            return done
+        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines()):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                break  # cut off by a kill: everything after it was never written
+            if number == 0:
+                if record.get("key") != self.key:
+                    raise InputError(
+                        "was begun with other settings; go on with those, or delete this file to start anew",
+                        file=self.path,
+                    )
+                continue
+            done[record["id"]] = [
+                Completion(each["text"], extra={k: v for k, v in each.items() if k != "text"})
+                for each in record["completions"]
+            ]
+        return done
+
+    def append(self, finished: dict[str, list[Completion]]) -> None:
+        """Add finished prompts; on disk when this returns."""
+        if self._file is None:
+            self._open()
+        for name, completions in finished.items():
+            record = {"id": name, "completions": [each.to_dict() for each in completions]}
+            self._file.write((dump_line(record) + "\n").encode("utf-8"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        known = self.path.read_bytes() if self.path.exists() else b""
+        whole = known[: known.rfind(b"\n") + 1]
+        self._file = self.path.open("wb")
+        self._file.write(whole or (dump_line({"key": self.key}) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the file; `load` still reads it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """The output is written: the journal has done its work."""
+        self.path.unlink(missing_ok=True)

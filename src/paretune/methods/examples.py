@@ -1,0 +1,139 @@
+"""Training examples: rows with their pair, encoded once.
+
+An example keeps token ids of the prefix and of every scored completion, so an epoch only has to render profiles. Rows
+that do not fit are dropped and counted (or refused, with `strict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paretune.data import Pair, Row
+from paretune.data.pairs import normalised_scores
+from paretune.data.rows import Completion
+from paretune.errors import InputError
+from paretune.policy.packed import Branch
+from paretune.policy.renderer import Renderer
+from paretune.profile import Objective, Profile
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion of an example: token ids (with the end of the turn if it was finished) and its profile."""
+
+    ids: list[int]
+    profile: Profile
+
+
+@dataclass
+class Example:
+    """A row ready to train on. `answers[0]` is the chosen completion, `answers[1]` the rejected one (or the same).
+
+    `target` is what the sensing head should predict; missing objectives are absent.
+    """
+
+    row: Row
+    prefix: list[int]
+    answers: list[Answer]
+    target: Profile
+    renderer: Renderer
+    _suffixes: dict[str, list[int]] = field(default_factory=dict)
+
+    def suffix(self, profile: Mapping[str, float] | None) -> list[int]:
+        """Suffix ids for a profile, encoded once per rendered text."""
+        key = self.renderer.profile_text(profile)
+        if key not in self._suffixes:
+            self._suffixes[key] = self.renderer.suffix(self.row.prompt, profile)
+        return self._suffixes[key]
+
+    def branch(self, answer: int, profile: Mapping[str, float] | None) -> Branch:
+        """An answer continued from a rendered profile."""
+        return Branch(self.suffix(profile), self.answers[answer].ids)
+
+
+@dataclass
+class Dropped:
+    """Rows and completions left out, by cause."""
+
+    prompts_too_long: int = 0
+    pairs_too_long: int = 0
+    completions_too_long: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """The causes that occurred."""
+        return {key: value for key, value in vars(self).items() if value}
+
+
+def encode(
+    pairs: Sequence[Pair],
+    renderer: Renderer,
+    *,
+    max_length: int,
+    targets: str = "chosen",
+    strict: bool = False,
+    dropped: Dropped,
+) -> list[Example]:
+    """Examples of pairs, in order. `targets`: `chosen` (the chosen completion's scores) or `wanted` (the row's own,
+    the chosen completion's where it has none)."""
+    out = []
+    for pair in pairs:
+        example = _encode_one(pair, renderer, max_length, targets, strict, dropped)
+        if example is not None:
+            out.append(example)
+    return out
+
+
+def _encode_one(
+    pair: Pair, renderer: Renderer, max_length: int, targets: str, strict: bool, dropped: Dropped
+) -> Example | None:
+    row = pair.row
+    prefix = renderer.prefix(row.prompt)
+    target = pair.target if targets == "chosen" else pair.target | dict(row.wanted or {})
+    target = {name: round(value, 2) for name, value in target.items()}
+    others = [each for each in row.completions if each is not pair.chosen and each is not pair.rejected]
+    chosen = Answer(_ids(renderer, pair.chosen), pair.target)
+    rejected = Answer(_ids(renderer, pair.rejected), pair.rejected_profile)
+    example = Example(row, prefix, [chosen, rejected], target, renderer)
+    # every profile's text is at most this long to within a token or two per objective
+    room = max_length - len(prefix) - max(len(example.suffix(target)), len(example.suffix(_ones(renderer))))
+    if room < 1:
+        if strict:
+            raise InputError(f"the prompt has {len(prefix)} tokens and does not fit into {max_length}", field=row.id)
+        dropped.prompts_too_long += 1
+        return None
+    if max(len(chosen.ids), len(rejected.ids)) > room:
+        if strict:
+            raise InputError(f"prompt and completion do not fit into {max_length} tokens", field=row.id)
+        dropped.pairs_too_long += 1
+        return None
+    for each in others:
+        profile, ids = normalised_scores(each, renderer.objectives), _ids(renderer, each)
+        if not profile or len(ids) < 2:
+            continue
+        if len(ids) > room:
+            dropped.completions_too_long += 1
+            continue
+        example.answers.append(Answer(ids, profile))
+    return example
+
+
+def _ones(renderer: Renderer) -> Profile:
+    return {objective.name: 1.0 for objective in renderer.objectives}
+
+
+def _ids(renderer: Renderer, completion: Completion) -> list[int]:
+    """An answer that was cut off when it was sampled (`"finished": false`) does not teach the model to stop there."""
+    return renderer.completion(completion.text, finished=completion.extra.get("finished", True) is not False)
+
+
+def single_pairs(rows: Sequence[Row], objectives: Sequence[Objective]) -> list[Pair]:
+    """Rows with exactly one completion as pairs whose rejected side is the same completion (for methods that need only
+    a chosen one)."""
+    out = []
+    for row in rows:
+        if len(row.completions) == 1:
+            only = row.completions[0]
+            profile = normalised_scores(only, objectives)
+            out.append(Pair(row, only, only, profile, profile))
+    return out

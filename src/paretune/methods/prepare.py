@@ -1,0 +1,145 @@
+"""From a data file to training examples: objectives, split, scales, pairs, encoded rows; what is dropped is counted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paretune.data import Row, build_pairs, fit_objectives, prompt_key, read_rows, split_rows, stored_objectives
+from paretune.data.read import ReadReport
+from paretune.data.split import Split
+from paretune.errors import InputError, did_you_mean
+from paretune.methods.base import Method
+from paretune.methods.examples import Dropped, Example, encode, single_pairs
+from paretune.policy.renderer import Renderer
+from paretune.profile import Objective, Profile, check_names
+from paretune.training.config import TrainConfig
+
+
+@dataclass
+class Prepared:
+    """What training starts from. `dropped` counts rows by cause; `data` is what policy.json says of the data."""
+
+    objectives: list[Objective]
+    split: Split
+    rows: int
+    dropped: dict[str, int]
+    data: dict[str, Any]
+
+
+@dataclass
+class Encoded:
+    """Training and validation examples and the targets' mean profile."""
+
+    train: list[Example]
+    validation: list[Example]
+    mean_profile: Profile
+    pairs: int
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+def choose_objectives(path: Path | str, rows: Sequence[Row], names: Sequence[str]) -> list[Objective]:
+    """The objectives to train on: those stored beside the rows, else every score's name; `names` selects some."""
+    stored = stored_objectives(path) or []
+    found = list(dict.fromkeys(name for row in rows for each in row.completions for name in each.scores))
+    known = {each.name: each for each in stored} | {
+        name: Objective(name) for name in found if name not in {s.name for s in stored}
+    }
+    for name in names:
+        if name not in known:
+            tail = did_you_mean(name, known) if known else " The rows have no scores; run `paretune score` first."
+            raise InputError(f"no row has a score for objective '{name}'.{tail}", file=path)
+    chosen = [known[name] for name in (names or known)]
+    return chosen
+
+
+def prepare(
+    method: Method,
+    config: TrainConfig,
+    data: Path | str,
+    names: Sequence[str],
+    *,
+    skip_bad_rows: bool,
+) -> Prepared:
+    """Read, split and fit. Raises `InputError` for anything the data makes impossible."""
+    report = ReadReport()
+    rows = read_rows(data, skip_bad_rows=skip_bad_rows, report=report)
+    objectives = choose_objectives(data, rows, names)
+    if method.conditions and not objectives:
+        raise InputError(
+            f"the rows have no scores, and '{method.name}' needs them; run `paretune score` first", file=data
+        )
+    if objectives:
+        check_names(objectives)
+    split = split_rows(rows, seed=config.seed, validation=config.validation, test=config.test)
+    if not split.train:
+        raise InputError(f"{len(rows)} row(s) leave nothing to train on after the split", file=data)
+    objectives = [each if each.scale else replace(each, scale_kind=config.scale) for each in objectives]
+    try:
+        objectives = fit_objectives(split.train, objectives)
+    except InputError as error:
+        raise InputError(error.message, file=data) from None
+    described = {
+        "path": str(data),
+        "sha256": _digest(data),
+        "split": {"seed": config.seed, "validation": config.validation, "test": config.test},
+        "targets": getattr(config, "targets", "chosen"),
+    }
+    return Prepared(objectives, split, len(rows), {"bad_rows": report.bad} if report.bad else {}, described)
+
+
+def _digest(path: Path | str) -> str | None:
+    """SHA-256 of a data file; `None` for a folder or a hub id."""
+    if not Path(path).is_file():
+        return None
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def encode_split(
+    method: Method, config: TrainConfig, prepared: Prepared, renderer: Renderer, context: int, *, strict: bool
+) -> Encoded:
+    """Pairs of the training and validation parts, encoded; at least one training example must remain."""
+    dropped = Dropped()
+    parts: list[list[Example]] = []
+    causes: dict[str, int] = {}
+    for rows in (prepared.split.train, prepared.split.validation):
+        pairs, report = build_pairs(rows, prepared.objectives)
+        if not method.pairs:
+            paired = {id(pair.row) for pair in pairs}
+            pairs += single_pairs([row for row in rows if id(row) not in paired], prepared.objectives)
+        for cause in ("ties", "too_few"):
+            causes[cause] = causes.get(cause, 0) + getattr(report, cause)
+        parts.append(
+            encode(
+                pairs,
+                renderer,
+                max_length=min(config.max_length, context),
+                targets=getattr(config, "targets", "chosen"),
+                strict=strict,
+                dropped=dropped,
+            )
+        )
+    train, validation = parts
+    total = {key: value for key, value in {**prepared.dropped, **causes, **dropped.to_dict()}.items() if value}
+    if not train:
+        raise InputError(f"no row is left to train on; dropped: {total or 'none, the data holds no completions'}")
+    return Encoded(train, validation, _mean_profile(train, prepared.objectives), len(train) + len(validation), total)
+
+
+def _mean_profile(examples: Sequence[Example], objectives: Sequence[Objective]) -> Profile:
+    out: Profile = {}
+    for objective in objectives:
+        values = [each.target[objective.name] for each in examples if objective.name in each.target]
+        if not values:
+            raise InputError(f"no chosen completion has a score for objective '{objective.name}'")
+        out[objective.name] = sum(values) / len(values)
+    return out
+
+
+def train_keys(examples: Sequence[Example]) -> list[str]:
+    """Keys of the prompts trained on, by which an evaluation finds leakage."""
+    return sorted({prompt_key(each.row.prompt) for each in examples})

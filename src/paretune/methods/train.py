@@ -1,0 +1,197 @@
+"""`paretune train`: data and a base model in, a policy folder out. One pipeline for every method."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paretune.files import check_target_folder
+from paretune.methods.base import Method
+from paretune.methods.examples import Example
+from paretune.methods.prepare import Encoded, encode_split, prepare, train_keys
+from paretune.methods.registry import get_method
+from paretune.methods.validate import validate
+from paretune.policy import Policy, Renderer, save_policy
+from paretune.policy.backbone import context_length, hidden_size, load_backbone
+from paretune.policy.engine import by_length, prefill
+from paretune.policy.head import SensingHead
+from paretune.progress import NO_PROGRESS, Progress
+from paretune.training import Journal, TrainConfig, TrainModule, add_adapter, resolve, run
+from paretune.training.head_fit import fit_head
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What was trained: the folder, counts, seconds, the last and the validation figures, rows dropped by cause."""
+
+    folder: str
+    method: str
+    rows: int
+    pairs: int
+    steps: int
+    seconds: float
+    metrics: dict[str, Any]
+    dropped: dict[str, int]
+
+
+def train(
+    method: str,
+    data: Path | str,
+    model: str,
+    out: Path | str,
+    *,
+    config: Path | str | None = None,
+    settings: Sequence[str] = (),
+    objectives: Sequence[str] = (),
+    overwrite: bool = False,
+    skip_bad_rows: bool = False,
+    strict: bool = False,
+    seed: int | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> TrainResult:
+    """Train a policy by `method` on scored rows and save it to the folder `out`.
+
+    `config` is a YAML file of settings, `settings` are `key=value` texts that go before it; `objectives` names the
+    objectives to use (default: all). Raises `InputError` for what the user can mend, and writes nothing then.
+    """
+    out = check_target_folder(out, overwrite=overwrite)
+    how = get_method(method)
+    chosen = [*settings, *([f"seed={seed}"] if seed is not None else [])]
+    cfg = resolve(how.config, presets=how.presets, default_preset=how.default_preset, file=config, settings=chosen)
+    prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows)
+    causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
+    renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
+    encoded = encode_split(how, cfg, prepared, renderer, context_length(causal), strict=strict)
+    module = _module(how, cfg, causal, encoded, [each.name for each in prepared.objectives])
+    learner = how.learner(encoded.train, cfg, [each.name for each in prepared.objectives])
+    if how.senses:
+        learner.head = module.head  # type: ignore[attr-defined]
+    journal = Journal(out.with_name(f".{out.name}.train.jsonl"))
+    try:
+        final = run(module, learner, cfg, pad_id=tokenizer.pad_token_id, journal=journal, progress=progress)
+        policy = _policy(how, cfg, model, module, renderer, prepared.data, encoded)
+        if how.senses and _any(cfg).head_epochs:
+            final["head_validation_loss"] = _refit_head(policy, _any(cfg), encoded, progress)
+        metrics = final | validate(policy, encoded.validation, progress=progress)
+        metrics |= {"rows": prepared.rows, "pairs": encoded.pairs, "dropped": encoded.dropped}
+        journal.close()
+        save_policy(policy, out, metrics=metrics, overwrite=overwrite, journal=journal.path)
+    finally:
+        journal.close()
+        journal.path.unlink(missing_ok=True)
+    return TrainResult(
+        folder=str(out),
+        method=method,
+        rows=prepared.rows,
+        pairs=encoded.pairs,
+        steps=int(final["steps"]),
+        seconds=final["seconds"],
+        metrics={key: value for key, value in metrics.items() if isinstance(value, (int, float))},
+        dropped=encoded.dropped,
+    )
+
+
+def _any(config: TrainConfig) -> Any:
+    """The config of a sensing method, whose own settings the shared class does not know."""
+    return config
+
+
+def _renderer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Style and snap, where the method renders profiles."""
+    return {key: getattr(config, key) for key in ("style", "snap") if hasattr(config, key)}
+
+
+def _module(how: Method, config: TrainConfig, causal: Any, encoded: Encoded, names: Sequence[str]) -> TrainModule:
+    """Backbone with a fresh adapter, and a fresh head whose statistics are the training targets'."""
+    peft = add_adapter(causal, config)
+    if not how.senses:
+        return TrainModule(peft, None)
+    torch.manual_seed(config.seed)
+    head = SensingHead(hidden_size(causal), len(names), _any(config).head)
+    targets_NM = target_matrix(encoded.train, names)
+    mean_M = targets_NM.nanmean(0)
+    std_M = (targets_NM - mean_M).square().nanmean(0).sqrt()
+    head.set_statistics(mean_M, std_M, start_at_mean=_any(config).standardise)
+    return TrainModule(peft, head.to(causal.device), backbone_grad_scale=_any(config).backbone_grad_scale)
+
+
+def target_matrix(examples: Sequence[Example], names: Sequence[str]) -> Tensor:
+    """Targets [N, M], NaN where one is missing."""
+    nan = float("nan")
+    return torch.tensor([[each.target.get(name, nan) for name in names] for each in examples], dtype=torch.float32)
+
+
+def _policy(
+    how: Method,
+    config: TrainConfig,
+    base: str,
+    module: TrainModule,
+    renderer: Renderer,
+    data: dict[str, Any],
+    encoded: Encoded,
+) -> Policy:
+    module.eval()
+    metadata = {
+        "dtype": config.dtype,
+        "data": data,
+        "config": config.to_dict(),
+        "mean_profile": encoded.mean_profile,
+        "train_prompts": train_keys(encoded.train),
+        "adapter": True,
+    }
+    return Policy(
+        causal=module.causal,
+        tokenizer=renderer.tokenizer,
+        renderer=renderer,
+        objectives=list(renderer.objectives),
+        method=how.name,
+        base=base,
+        head=module.head.eval() if module.head is not None else None,
+        peft=module.peft,
+        metadata=metadata,
+    )
+
+
+def _refit_head(policy: Policy, config: Any, encoded: Encoded, progress: Progress) -> float:
+    """Fit the head alone on the trained backbone's read-outs."""
+    assert policy.head is not None
+    names = policy.names
+
+    def data(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
+        return readouts(policy, examples, progress), target_matrix(examples, names).to(policy.causal.device)
+
+    features_NH, targets_NM = data(encoded.train)
+    return fit_head(
+        policy.head,
+        features_NH,
+        targets_NM,
+        data(encoded.validation) if encoded.validation else None,
+        epochs=config.head_epochs,
+        lr=config.head_lr,
+        seed=config.seed,
+        standardise=config.standardise,
+    )
+
+
+def readouts(policy: Policy, examples: Sequence[Example], progress: Progress, batch_size: int = 32) -> Tensor:
+    """Read-out hidden states [N, H] of the examples' prompts, float32."""
+    out: list[Tensor | None] = [None] * len(examples)
+    with progress("read out prompts", len(examples)) as task:
+        for index in by_length([len(each.prefix) for each in examples], batch_size):
+            state = prefill(policy.causal, [examples[i].prefix for i in index], policy.tokenizer.pad_token_id)
+            for i, row_H in zip(index, state.readout_BH.float(), strict=True):
+                out[i] = row_H
+            task.advance(len(index))
+    return torch.stack([row for row in out if row is not None])
+
+
+def default_config(method: str) -> dict[str, Any]:
+    """The resolved default settings of a method, for help texts and documents."""
+    how = get_method(method)
+    return dataclasses.asdict(resolve(how.config, presets=how.presets, default_preset=how.default_preset))

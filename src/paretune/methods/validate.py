@@ -1,0 +1,67 @@
+"""What training says of itself on the validation part: how well the head senses, and whether the profile is obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paretune.methods.examples import Example
+from paretune.policy import Policy
+from paretune.policy.engine import by_length
+from paretune.policy.packed import Packed, collate, forward
+from paretune.progress import NO_PROGRESS, Progress
+
+MOST = 128
+"""At most this many validation prompts are looked at: the full account is the evaluation's."""
+
+
+def validate(policy: Policy, examples: Sequence[Example], *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
+    """`sense_r2_NAME` and `sense_mae_NAME` per objective, and `control_accuracy_validation`; {} without examples.
+
+    Control accuracy: how often log p(y | x, own profile) > log p(y | x, the other completion's profile), over the
+    chosen and the rejected completion of each prompt; 0.5 is no control at all.
+    """
+    looked = list(examples)[:MOST]
+    if policy.head is None or not looked:
+        return {}
+    sensed = policy.sense([each.row.prompt for each in looked], progress=progress)
+    out: dict[str, Any] = {}
+    for name in policy.names:
+        pairs = [
+            (guess[name], each.target[name]) for guess, each in zip(sensed, looked, strict=True) if name in each.target
+        ]
+        if not pairs:
+            continue
+        mean = policy.mean_profile[name]
+        squared = sum((guess - truth) ** 2 for guess, truth in pairs)
+        around = sum((mean - truth) ** 2 for _, truth in pairs)
+        out[f"sense_mae_{name}"] = sum(abs(guess - truth) for guess, truth in pairs) / len(pairs)
+        if around > 0:
+            out[f"sense_r2_{name}"] = 1 - squared / around
+    return out | _control(policy, looked, progress)
+
+
+def _control(policy: Policy, examples: Sequence[Example], progress: Progress) -> dict[str, float]:
+    told = [
+        each
+        for each in examples
+        if policy.renderer.profile_text(each.answers[0].profile)
+        != policy.renderer.profile_text(each.answers[1].profile)
+    ]
+    if not told:
+        return {}
+    rows = []
+    for each in told:
+        one, two = each.answers[0].profile, each.answers[1].profile
+        branches = [each.branch(0, one), each.branch(0, two), each.branch(1, two), each.branch(1, one)]
+        rows.append(Packed(each.prefix, branches))
+    right = 0.0
+    import torch
+
+    with progress("control", len(rows)) as task, torch.no_grad():
+        for index in by_length([row.length for row in rows], 4):
+            batch = collate([rows[i] for i in index], policy.tokenizer.pad_token_id).to(policy.causal.device)
+            logp_R4 = forward(policy.causal, batch).logp.view(-1, 4)
+            right += float((logp_R4[:, 0] > logp_R4[:, 1]).sum() + (logp_R4[:, 2] > logp_R4[:, 3]).sum())
+            task.advance(len(index))
+    return {"control_accuracy_validation": right / (2 * len(rows))}

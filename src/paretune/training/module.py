@@ -1,0 +1,100 @@
+"""The module that trains: backbone with LoRA, sensing head, one forward over packed rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paretune.errors import InputError
+from paretune.policy.head import SensingHead
+from paretune.policy.packed import Batch, forward
+from paretune.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """logp [K] and length [K] a branch; predicted [B, M] where there is a head."""
+
+    logp: Tensor
+    length: Tensor
+    predicted: Tensor | None
+
+
+class TrainModule(nn.Module):
+    """Backbone and head in one module, so that one wrapper (DDP, FSDP2) sees all that is trained."""
+
+    def __init__(self, peft: Any, head: SensingHead | None, *, backbone_grad_scale: float = 1.0) -> None:
+        super().__init__()
+        self.peft = peft
+        self.head = head
+        self.backbone_grad_scale = backbone_grad_scale
+
+    @property
+    def causal(self) -> Any:
+        """The causal LM with LoRA layers inside."""
+        return self.peft.get_base_model()
+
+    def forward(self, batch: Batch) -> Outputs:
+        """Log-probabilities of the branches and predicted profiles, from one pass.
+
+        The head's gradient reaches the backbone times `backbone_grad_scale` (1: the paper; 0: detached).
+        """
+        out = forward(self.causal, batch)
+        if self.head is None:
+            return Outputs(out.logp, out.length, None)
+        scale = self.backbone_grad_scale
+        readout = out.readout if scale == 1 else out.readout.detach()
+        if 0 < scale < 1:
+            readout = out.readout * scale + out.readout.detach() * (1 - scale)
+        return Outputs(out.logp, out.length, self.head(readout))
+
+    @torch.no_grad()
+    def reference_logp(self, batch: Batch) -> Tensor:
+        """Log-probabilities [K] of the frozen base model (adapter off) on the same packed rows."""
+        training = self.training
+        self.eval()
+        try:
+            with self.peft.disable_adapter():
+                return forward(self.causal, batch).logp
+        finally:
+            self.train(training)
+
+
+def add_adapter(causal: Any, config: TrainConfig) -> Any:
+    """LoRA on every linear layer but the LM head (of the upper `lora_layers` layers when that is above 0)."""
+    from peft import LoraConfig, get_peft_model
+
+    # seeded here: PEFT initialises the adapter from global random state
+    torch.manual_seed(config.seed)
+    lora = LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=_targets(causal, config.lora_layers),
+        task_type="CAUSAL_LM",
+    )
+    peft = get_peft_model(causal, lora)
+    if config.gradient_checkpointing:
+        causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        causal.enable_input_require_grads()
+    return peft
+
+
+def _targets(causal: Any, upper: int) -> str | list[str]:
+    if upper == 0:
+        return "all-linear"
+    total = int(causal.config.get_text_config().num_hidden_layers)
+    if upper > total:
+        raise InputError(f"the model has {total} layers, found lora_layers={upper}", field="lora_layers")
+    from transformers.pytorch_utils import Conv1D
+
+    wanted = {str(i) for i in range(total - upper, total)}
+    names = [
+        name
+        for name, module in causal.named_modules()
+        if isinstance(module, (nn.Linear, Conv1D)) and wanted & set(name.split("."))
+    ]
+    return names

@@ -1,0 +1,52 @@
+"""paretune: post-training for language models that must serve several objectives at once.
+
+The verbs of the command line are functions here; nothing heavy is imported before the first of them is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from paretune.data import read_rows as read_rows
+    from paretune.data import write_rows as write_rows
+    from paretune.errors import InputError as InputError
+    from paretune.evaluation import evaluate as evaluate
+    from paretune.methods import train as train
+    from paretune.pareto import front as front
+    from paretune.policy import load_policy as load_policy
+    from paretune.policy import sample as sample
+    from paretune.profile import Objective as Objective
+    from paretune.profile import Scale as Scale
+    from paretune.rewards import parse_objective as parse_objective
+    from paretune.rewards import score as score
+
+_HOMES = {
+    "InputError": "paretune.errors",
+    "Objective": "paretune.profile",
+    "Scale": "paretune.profile",
+    "evaluate": "paretune.evaluation",
+    "front": "paretune.pareto",
+    "load_policy": "paretune.policy",
+    "parse_objective": "paretune.rewards",
+    "read_rows": "paretune.data",
+    "sample": "paretune.policy",
+    "score": "paretune.rewards",
+    "train": "paretune.methods",
+    "write_rows": "paretune.data",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its room when it is first asked for."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'paretune' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,102 @@
+"""`paretune generate`: a policy's answers, guided by what it senses, by pins or by any condition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paretune.cli.inputs import check_target_file, read_condition, read_prompts
+from paretune.cli.options import (
+    BatchSize,
+    Json,
+    MaxNewTokens,
+    Overwrite,
+    Pins,
+    PolicyFolder,
+    Prompt,
+    Prompts,
+    Seed,
+    TopP,
+)
+from paretune.cli.output import emit, say
+from paretune.cli.progress import bars
+
+
+def generate(
+    policy: PolicyFolder,
+    prompt: Prompt = None,
+    prompts: Prompts = None,
+    pin: Pins = None,
+    condition: Annotated[
+        str,
+        typer.Option(
+            "--condition",
+            metavar="sensed|mean|ones|none|FILE",
+            help="What guides the answers: the sensed profile, the training mean, all ones, nothing, or a file (.json: "
+            "a profile for all prompts; .jsonl: a profile a prompt).",
+        ),
+    ] = "sensed",
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token.")] = 0.0,
+    top_p: TopP = 1.0,
+    max_new_tokens: MaxNewTokens = 128,
+    seed: Seed = 0,
+    batch_size: BatchSize = 32,
+    out: Annotated[Path | None, typer.Option("--out", help="Write JSON Lines here in place of printing.")] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Answer prompts, guided by a profile.
+
+    By default the profile is the one the policy senses; pins fix some of its values, --condition replaces it.
+    """
+    from paretune.files import write_jsonl
+    from paretune.policy import load_policy
+    from paretune.profile import parse_pins
+
+    rows = read_prompts(prompt, prompts)
+    check_target_file(out, overwrite=overwrite)
+    loaded = load_policy(policy)
+    names = [objective.name for objective in loaded.objectives]
+    answers = loaded.generate(
+        [row.prompt for row in rows],
+        condition=read_condition(condition, names, len(rows)),
+        pins=parse_pins(pin or (), names) or None,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        batch_size=batch_size,
+        progress=bars(),
+    )
+    records = [
+        {
+            "id": row.id,
+            "prompt": row.to_dict()["prompt"],
+            "text": answer.text,
+            "profile": answer.profile,
+            "sensed": answer.sensed,
+            "tokens": answer.tokens,
+            "finished": answer.finished,
+        }
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+    if out is not None:
+        write_jsonl(out, records)
+
+    def show() -> None:
+        if out is not None:
+            say(f"{out}: {len(records):,} answers")
+            return
+        for at, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+            if len(rows) > 1:
+                say(("\n" if at else "") + f"> {row.text}")
+            say(answer.text)
+
+    emit({"rows": len(records), "out": out} if out else {"answers": records}, as_json, show)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(generate)

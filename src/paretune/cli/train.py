@@ -1,0 +1,74 @@
+"""`paretune train`: a policy from scored rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paretune.cli.options import Json, Overwrite, SkipBadRows
+from paretune.cli.output import emit, say, table
+from paretune.cli.progress import bars
+
+
+def train(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="See `paretune methods`.")],
+    data: Annotated[str, typer.Option("--data", help="Scored rows: a file, a folder or a Hugging Face data set id.")],
+    model: Annotated[str, typer.Option("--model", help="The base model: a folder or a Hugging Face id.")],
+    out: Annotated[Path, typer.Option("--out", help="Where the policy folder goes.")],
+    config: Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting; goes before the file's. Repeatable."),
+    ] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option("--objective", metavar="NAME", help="Use only these objectives of the data. Repeatable."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="The same seed gives the same policy.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A prompt longer than the context is an error, not dropped and counted.")
+    ] = False,
+    skip_bad_rows: SkipBadRows = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Train a policy and save it as one folder.
+
+    The folder holds adapter, sensing head, objectives and tokenizer, and every number logged on the way (train.jsonl).
+    """
+    from paretune.methods import train as run
+
+    result = run(
+        method,
+        data,
+        model,
+        out,
+        config=config,
+        settings=tuple(settings or ()),
+        objectives=tuple(objective or ()),
+        overwrite=overwrite,
+        skip_bad_rows=skip_bad_rows,
+        strict=strict,
+        seed=seed,
+        progress=bars(),
+    )
+
+    def show() -> None:
+        minutes = f"{result.seconds / 60:.1f} minutes"
+        say(f"{result.folder}: {result.method}, {result.steps:,} steps over {result.pairs:,} pairs, {minutes}")
+        told = {"rows", "pairs", "step", "steps", "seconds"}
+        for line in table(sorted(item for item in result.metrics.items() if item[0] not in told)):
+            say(f"  {line}")
+        dropped = {cause: count for cause, count in result.dropped.items() if count}
+        if dropped:
+            say("dropped: " + ", ".join(f"{count:,} {cause}" for cause, count in dropped.items()))
+        say(f'next: paretune sense {result.folder} --prompt "..."')
+
+    emit(result, as_json, show)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(train)

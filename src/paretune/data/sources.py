@@ -1,0 +1,229 @@
+"""Where rows come from: JSON Lines (plain or gzip), text, Parquet, dataset folders, data sets of the Hugging Face hub.
+
+Everything is turned into a stream of `Record`s, each with the file and line (in Parquet and hub data: the row's number)
+it came from. A record that cannot be had (broken JSON, no UTF-8) carries a `BadRow` in place of a value, so that the
+reader can stop there or skip and count it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from paretune.errors import InputError, did_you_mean
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_SUFFIXES = (".jsonl", ".json", ".ndjson", ".txt")
+_SPLITS = ("train", "validation", "valid", "dev", "test")
+
+
+class BadRow(Exception):
+    """Why a row cannot be used: the field, the cause (the same text for all rows of that kind) and what was found."""
+
+    def __init__(self, cause: str, *, field: str | None = None, found: str = "") -> None:
+        self.cause, self.field, self.found = cause, field, found
+        super().__init__(f"{cause}; found {found}" if found else cause)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One raw row and where it stands."""
+
+    file: str
+    line: int
+    value: Any | BadRow
+
+
+def show(value: Any, limit: int = 60) -> str:
+    """A value as shown in an error: short, and safe to print whatever it holds."""
+    text = ascii(value) if isinstance(value, str) else repr(value).encode("ascii", "backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def iter_records(path: Path | str) -> Iterator[Record]:
+    """All records of a file, a folder (`FOLDER`, `FOLDER:split`) or a hub data set (`org/name`, `org/name:split`)."""
+    local = Path(path)
+    if local.is_file():
+        yield from _file_records(local)
+        return
+    if local.is_dir():
+        yield from _folder_records(local, None)
+        return
+    name, _, split = str(path).rpartition(":")
+    if name and Path(name).is_dir():
+        yield from _folder_records(Path(name), split)
+        return
+    hub, split = (name, split) if name else (str(path), "")
+    if HUB_ID.fullmatch(hub) and _kind(Path(hub)) is None:
+        yield from _hub_records(hub, split or None)
+        return
+    raise InputError("no such file or folder", file=path)
+
+
+def _kind(path: Path) -> str | None:
+    """jsonl, text, parquet, or None for a file name we do not know."""
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(".parquet"):
+        return "parquet"
+    if name.endswith(_SUFFIXES):
+        return "text" if name.endswith(".txt") else "jsonl"
+    return None
+
+
+def _file_records(path: Path) -> Iterator[Record]:
+    kind = _kind(path)
+    if kind == "parquet":
+        yield from _parquet_records(path)
+        return
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if path.name.endswith(".gz") and not packed:
+                raise InputError("is named .gz but is no gzip file", file=path)
+            lines: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            yield from _line_records(path, lines, text=kind == "text")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"is a broken or cut-off gzip file ({error})", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+
+
+def _line_records(path: Path, lines: BinaryIO, *, text: bool) -> Iterator[Record]:
+    # read as bytes: only \n ends a line, whatever line separators the texts themselves contain
+    for number, raw in enumerate(lines, start=1):
+        line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+        if not line.strip():
+            continue
+        try:
+            decoded = line.decode("utf-8")
+            yield Record(str(path), number, {"prompt": decoded.strip()} if text else _parse(decoded))
+        except UnicodeDecodeError as error:
+            found = f"byte 0x{line[error.start]:02x} at position {error.start}"
+            yield Record(str(path), number, BadRow("the line is not UTF-8 text; save the file as UTF-8", found=found))
+        except BadRow as bad:
+            yield Record(str(path), number, bad)
+
+
+def _parse(line: str) -> Any:
+    """One line of JSON. NaN and infinity pass here and are refused later, where their field is known."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} at column {error.colno}"
+        raise BadRow("the line is not JSON (one object a line is needed)", found=where) from None
+    except (ValueError, RecursionError) as error:
+        raise BadRow("the line is JSON that cannot be read", found=str(error)) from None
+
+
+def _parquet_records(path: Path) -> Iterator[Record]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as table:
+            number = 0
+            for batch in table.iter_batches(batch_size=1024):
+                for value in batch.to_pylist():
+                    number += 1
+                    yield Record(str(path), number, drop_nulls(value))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"is no readable Parquet file ({error})", file=path) from None
+
+
+def drop_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    """A table's row without the nulls that fill up other rows' columns (in `scores` they have a meaning)."""
+
+    def clean(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            keep = key == "scores"
+            return {name: clean(item, name) for name, item in value.items() if keep or item is not None}
+        if isinstance(value, list):
+            return [clean(item, "") for item in value]
+        return value if isinstance(value, (str, int, float, bool, bytes, type(None))) else str(value)
+
+    cleaned: dict[str, Any] = clean(row, "")
+    return cleaned
+
+
+def _folder_records(folder: Path, split: str | None) -> Iterator[Record]:
+    if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
+        yield from _saved_dataset(folder, split)
+        return
+    files = [item for item in sorted([*folder.glob("*"), *folder.glob("data/*")]) if _is_rows_file(item)]
+    if not files:
+        raise InputError(
+            "is a folder without rows (no .jsonl, .jsonl.gz or .parquet file, and not saved by datasets)", file=folder
+        )
+    for file in _pick_split(folder, files, split):
+        yield from _file_records(file)
+
+
+def _is_rows_file(path: Path) -> bool:
+    name = path.name.lower().removesuffix(".gz")
+    return path.is_file() and not name.startswith(".") and name.endswith((".jsonl", ".ndjson", ".parquet"))
+
+
+def _pick_split(folder: Path, files: list[Path], split: str | None) -> list[Path]:
+    """The files of one split, by the beginning of their names; `train` if none is asked for and there is one."""
+    found: dict[str, list[Path]] = {}
+    for file in files:
+        head = re.split(r"[^a-z]", file.name.lower())[0]
+        found.setdefault(head if head in _SPLITS else "", []).append(file)
+    if split is not None:
+        if split not in found:
+            known = [name for name in found if name]
+            raise InputError(f"has no split '{split}'.{did_you_mean(split, known)}", file=folder)
+        return found[split]
+    return found.get("train", files)
+
+
+def _saved_dataset(folder: Path, split: str | None) -> Iterator[Record]:
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        data: Any = load_from_disk(str(folder))
+    except Exception as error:  # datasets raises many kinds; all mean that the folder cannot be read
+        raise InputError(f"is no readable datasets folder ({_first_line(error)})", file=folder) from None
+    if isinstance(data, DatasetDict):
+        data = data[_split_name(str(folder), list(data), split)]
+    yield from _dataset_records(str(folder), data)
+
+
+def _hub_records(name: str, split: str | None) -> Iterator[Record]:
+    import datasets
+
+    try:
+        data: Any = datasets.load_dataset(name)
+    except Exception as error:  # no network, no such data set, a gated one, a script: the user is told which
+        raise InputError(
+            f"there is no such local file or folder, and it could not be loaded from the Hugging Face hub: "
+            f"{_first_line(error)}",
+            file=name,
+        ) from None
+    yield from _dataset_records(name, data[_split_name(name, list(data), split)])
+
+
+def _dataset_records(name: str, data: Any) -> Iterator[Record]:
+    for number, value in enumerate(data, start=1):
+        yield Record(name, number, drop_nulls(value))
+
+
+def _split_name(name: str, splits: list[str], wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted not in splits:
+            raise InputError(f"has no split '{wanted}'.{did_you_mean(wanted, splits)}", file=name)
+        return wanted
+    if len(splits) == 1 or "train" in splits:
+        return splits[0] if len(splits) == 1 else "train"
+    raise InputError(f"has several splits; name one as {name}:SPLIT ({', '.join(splits)})", file=name)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

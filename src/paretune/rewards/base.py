@@ -1,0 +1,79 @@
+"""What every reward is: the protocol, the check of what it returns, and the entry by which it is registered."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paretune.data.rows import Messages
+from paretune.errors import InputError
+
+Phrases = tuple[str, ...]
+
+
+class Reward(Protocol):
+    """Measures answers. `can_score_new` is False when it only reads scores that came with the data."""
+
+    can_score_new: bool
+
+    def __call__(
+        self, prompts: list[Messages], completions: list[str], columns: dict[str, list[Any]]
+    ) -> list[float | None]:
+        """One finite score an answer, or None where it cannot be scored.
+
+        `columns` holds what else the rows say, by name, aligned with `completions`: the row's other columns, the
+        completion's own (which win over the row's) and the scores it has already (which win over both).
+        """
+
+
+@dataclass(frozen=True)
+class RewardKind:
+    """A registered prefix of specs.
+
+    `build(rest, allow_remote_code)` makes the reward from what follows the prefix; `check(rest)` refuses a bad spec
+    without loading anything; `phrases(rest)` gives the renderer's five phrases, or none; `listed` are the lines of
+    `paretune objectives`.
+    """
+
+    prefix: str
+    listed: tuple[tuple[str, str], ...]
+    build: Callable[[str, bool], Reward]
+    check: Callable[[str], None]
+    phrases: Callable[[str], Phrases] = field(default=lambda rest: ())
+    can_score_new: bool = True
+
+
+def check_scores(values: Any, count: int, what: str, rows: Sequence[Any] | None = None) -> list[float | None]:
+    """What a reward returned, as `count` finite floats or Nones; anything else names the reward and the index.
+
+    `rows` are the row ids of the completions, if they are known: the error then names the row too.
+    """
+    if not isinstance(values, (list, tuple)):
+        hint = "; return a list, for a tensor or array with .tolist()" if hasattr(values, "tolist") else ""
+        raise InputError(f"{what} must return a list of numbers, found {type(values).__name__}{hint}")
+    if len(values) != count:
+        raise InputError(f"{what} returned {len(values)} scores for {count} completions; one a completion is needed")
+    where = [f"index {at}" + (f" (row '{rows[at]}')" if rows else "") for at in range(count)]
+    return [_check_score(value, place, what) for value, place in zip(values, where, strict=True)]
+
+
+def _check_score(value: Any, where: str, what: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, numbers.Real):  # bool and numpy's numbers are; text and tensors are not
+        raise InputError(f"{what} gave {type(value).__name__} at {where}; a number or None is needed")
+    try:
+        score = float(value)
+    except OverflowError:
+        score = math.inf
+    if not math.isfinite(score):
+        raise InputError(f"{what} gave {score} at {where}; None is for what cannot be scored")
+    return score
+
+
+def last_text(messages: Sequence[Any]) -> str:
+    """The last user message of a prompt."""
+    return str(messages[-1]["content"])

@@ -1,0 +1,80 @@
+"""Objective specs (`name=lexical:brevity`) and the registry of their prefixes."""
+
+from __future__ import annotations
+
+from paretune.errors import InputError, did_you_mean
+from paretune.profile import Direction, Objective
+from paretune.rewards import column, embed, hf, lexical, python
+from paretune.rewards.base import Reward, RewardKind
+
+_KINDS: dict[str, RewardKind] = {}
+
+
+def register_reward(kind: RewardKind) -> None:
+    """Add a prefix of specs. A prefix that is there already is an error."""
+    if kind.prefix in _KINDS:
+        raise ValueError(f"the reward prefix '{kind.prefix}' is registered already")
+    _KINDS[kind.prefix] = kind
+
+
+for _kind in (lexical.KIND, embed.KIND, column.KIND, python.KIND, hf.KIND):
+    register_reward(_kind)
+
+
+def list_rewards() -> list[tuple[str, str]]:
+    """(spec, one-line help) of all there is, in order of registration."""
+    return [line for kind in _KINDS.values() for line in kind.listed]
+
+
+def parse_objective(text: str) -> Objective:
+    """`name=spec`, or `-name=spec` to minimise, as an unfitted objective with the spec's built-in phrases.
+
+    Phrases are ordered by the normalised value, whose upper end is the wanted one: a minimised objective has them
+    turned round. Only the spec's form is checked; no model is loaded.
+
+    Raises:
+        InputError: no `=`, a bad name, an unknown prefix or measure (the nearest is offered).
+    """
+    name, equals, spec = text.partition("=")
+    if not equals or not spec.strip():
+        raise InputError(f"an objective is written NAME=SPEC (brevity=lexical:brevity), found '{text}'")
+    name, spec = name.strip(), spec.strip()
+    direction: Direction = "minimise" if name.startswith("-") else "maximise"
+    kind, rest = _find(spec)
+    kind.check(rest)
+    phrases = kind.phrases(rest)
+    return Objective(
+        name.removeprefix("-"),
+        spec=spec,
+        direction=direction,
+        phrases=phrases[::-1] if direction == "minimise" else phrases,
+    )
+
+
+def _find(spec: str) -> tuple[RewardKind, str]:
+    prefix, colon, rest = spec.partition(":")
+    if prefix not in _KINDS:
+        if not colon and spec in lexical.MEASURES:
+            raise InputError(f"unknown reward '{spec}'; did you mean 'lexical:{spec}'?")
+        raise InputError(f"unknown reward '{prefix}' in '{spec}'.{did_you_mean(prefix, _KINDS)}")
+    return _KINDS[prefix], rest
+
+
+def _spec_of(objective: Objective) -> str:
+    """An objective without a spec came with the data: its column is its name."""
+    return objective.spec or f"column:{objective.name}"
+
+
+def build_reward(objective: Objective, *, allow_remote_code: bool = False) -> Reward:
+    """The reward that measures an objective, ready to call (models are loaded here, once a process).
+
+    `allow_remote_code` lets `hf:` and `embed:` models run the code that their repository brings; off by default.
+    Raises `InputError` for anything that cannot be built.
+    """
+    kind, rest = _find(_spec_of(objective))
+    return kind.build(rest, allow_remote_code)
+
+
+def can_score_new(objective: Objective) -> bool:
+    """Whether the objective can measure answers that are not in the data; loads nothing."""
+    return _find(_spec_of(objective))[0].can_score_new

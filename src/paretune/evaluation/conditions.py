@@ -1,0 +1,90 @@
+"""The conditions of the deciding ablation: what the policy is given when it answers.
+
+`oracle` the target's own profile; `sensed` what the head says; `shuffled` the sensed profiles of other prompts; `mean`
+the training mean; `ones` the best end of every objective; `none` nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paretune.data.rows import Messages
+from paretune.errors import InputError, did_you_mean
+from paretune.profile import Profile
+from paretune.progress import Progress
+
+CONDITIONS = ("oracle", "sensed", "shuffled", "mean", "ones", "none")
+MEANING = {
+    "oracle": "the target profile itself, which nobody has in real use",
+    "sensed": "the profile the policy sensed from the prompt",
+    "shuffled": "profiles sensed for other prompts",
+    "mean": "the mean profile of training, the same for all",
+    "ones": "every objective at its best end",
+    "none": "no profile at all",
+}
+
+
+def choose_conditions(asked: Sequence[str] | None, *, has_head: bool) -> list[str]:
+    """The conditions to run, in the fixed order; a policy without a head knows only `none`."""
+    for name in asked or ():
+        if name not in CONDITIONS:
+            raise InputError(f"unknown condition '{name}'.{did_you_mean(name, CONDITIONS)}")
+    if not has_head:
+        return ["none"]
+    wanted = asked if asked else CONDITIONS
+    return [name for name in CONDITIONS if name in wanted]
+
+
+def derangement(n: int, seed: int) -> list[int]:
+    """A seeded permutation of 0..n-1 that leaves nothing in its place (one random cycle, Sattolo 1986); n >= 2."""
+    if n < 2:
+        raise InputError("profiles can be shuffled over two or more prompts only")
+    order, draw = list(range(n)), np.random.default_rng([seed, n])
+    for i in range(n - 1, 0, -1):
+        j = int(draw.integers(0, i))
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def filled(targets: Sequence[Profile], sensed: Sequence[Profile]) -> list[Profile]:
+    """Targets, with what one leaves open (a missing score, a partial wish) taken from the sensed profile."""
+    return [
+        {name: target.get(name, value) for name, value in own.items()}
+        for target, own in zip(targets, sensed, strict=True)
+    ]
+
+
+def profiles_of(
+    condition: str, targets: Sequence[Profile], sensed: Sequence[Profile], seed: int
+) -> str | list[Profile]:
+    """What `Policy.generate` is given as its condition: a name it knows, or one profile a prompt."""
+    if condition == "oracle":
+        return filled(targets, sensed)
+    if condition == "shuffled":
+        return [sensed[other] for other in derangement(len(sensed), seed)]
+    return condition
+
+
+def generate(
+    policy: Any,
+    prompts: Sequence[Messages],
+    condition: str | Sequence[Profile | None],
+    *,
+    max_new_tokens: int | None,
+    seed: int,
+    progress: Progress,
+    pins: Profile | None = None,
+) -> list[Any]:
+    """Greedy answers under one condition (`paretune.policy.Generation`s), the policy's own length limit by default."""
+    limit = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+    return list(
+        policy.generate(prompts, condition=condition, pins=pins, temperature=0.0, seed=seed, progress=progress, **limit)
+    )
+
+
+def clean(text: str) -> str:
+    """Model text that can be written as UTF-8 (a lone surrogate becomes a question mark)."""
+    return text.encode("utf-8", "replace").decode("utf-8")

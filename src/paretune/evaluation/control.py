@@ -1,0 +1,147 @@
+"""Does the policy obey? Requested against obtained values, and whose profile a completion is likelier under."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paretune.data import Pair
+from paretune.data.rows import Messages, Row, prompt_key
+from paretune.evaluation.bootstrap import (
+    Bootstrap,
+    Floats,
+    undefined,
+    weighted_mean,
+    weighted_spearman,
+)
+from paretune.evaluation.conditions import generate
+from paretune.evaluation.scoring import Scored, measure
+from paretune.profile import Objective
+from paretune.progress import Progress
+
+SWEEP = (0.1, 0.3, 0.5, 0.7, 0.9)
+PROMPTS = 16
+LIKELIHOOD_PROMPTS = 64
+SAME = 1e-9
+
+
+def subset(prompts: Sequence[Messages], limit: int, seed: int) -> list[int]:
+    """Indices of `limit` prompts, drawn by a hash of seed and prompt (so that row order does not matter), in order."""
+    if limit >= len(prompts):
+        return list(range(len(prompts)))
+
+    def key(index: int) -> str:
+        return hashlib.sha256(f"{seed}\x1f{prompt_key(prompts[index])}".encode()).hexdigest()
+
+    return sorted(sorted(range(len(prompts)), key=key)[:limit])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One point of a sweep: what was pinned, and the scored answers of the subset's prompts."""
+
+    objective: str
+    requested: float
+    scored: Scored
+
+
+def sweep(
+    policy: Any,
+    rows: Sequence[Row],
+    objectives: Sequence[Objective],
+    *,
+    max_new_tokens: int | None,
+    seed: int,
+    progress: Progress,
+) -> list[Step]:
+    """Pin each objective to each value of `SWEEP`, sense the rest, answer and score."""
+    steps = []
+    for objective in objectives:
+        for value in SWEEP:
+            answers = generate(
+                policy,
+                [row.prompt for row in rows],
+                "sensed",
+                pins={objective.name: value},
+                max_new_tokens=max_new_tokens,
+                seed=seed,
+                progress=progress,
+            )
+            steps.append(Step(objective.name, value, measure(rows, answers, objectives, progress)))
+    return steps
+
+
+def obedience(steps: Sequence[Step], objectives: Sequence[Objective], bootstrap: Bootstrap) -> dict[str, Any]:
+    """Per objective: Spearman (pooled over prompts and values), MAE, and the mean obtained for each request."""
+    out: dict[str, Any] = {}
+    for column, objective in enumerate(objectives):
+        own = [step for step in steps if step.objective == objective.name]
+        requested = np.array([step.requested for step in own])
+        obtained = np.stack([step.scored.values[:, column] for step in own], axis=1)  # [prompts, values]
+        out[objective.name] = _curve(requested, obtained, bootstrap)
+    return out
+
+
+def _curve(requested: Floats, obtained: Floats, bootstrap: Bootstrap) -> dict[str, Any]:
+    """The metrics of one objective; resampling draws prompts, each with all its requests."""
+    n, k = obtained.shape
+    known = np.isfinite(obtained).ravel()
+    asked, got = np.tile(requested, n)[known], obtained.ravel()[known]
+
+    def spread(weights: Floats) -> Floats:
+        return np.repeat(weights, k, axis=1)[:, known]
+
+    if not known.any():
+        missing = undefined("no answer could be scored").to_dict()
+        return {"prompts": n, "spearman": missing, "mae": missing, "curve": []}
+    why = "the obtained values are constant, so their ranks say nothing"
+    return {
+        "prompts": n,
+        "spearman": bootstrap.estimate(lambda w: weighted_spearman(asked, got, spread(w)), n, why).to_dict(),
+        "mae": bootstrap.estimate(lambda w: weighted_mean(np.abs(asked - got), spread(w)), n).to_dict(),
+        "curve": [
+            {"requested": float(value), "obtained": bootstrap.mean(obtained[:, index]).to_dict()}
+            for index, value in enumerate(requested)
+        ],
+    }
+
+
+def control_accuracy(
+    policy: Any, pairs: Sequence[Pair], names: Sequence[str], bootstrap: Bootstrap, *, seed: int, progress: Progress
+) -> dict[str, Any]:
+    """Share of completions that are likelier under their own profile than under the other completion's; 0.5 is none.
+
+    Each prompt gives two completions (chosen and rejected). Pairs whose profiles are equal, incomplete or read the same
+    once rendered are left out and counted.
+    """
+    picked = [pairs[i] for i in subset([pair.row.prompt for pair in pairs], LIKELIHOOD_PROMPTS, seed)]
+    usable = [pair for pair in picked if _distinct(policy, pair, names)]
+    if not usable:
+        why = "no prompt has two completions whose complete profiles differ"
+        return undefined(why).to_dict() | {"left_out": len(picked)}
+    prompts, texts, own, other = [], [], [], []
+    for pair in usable:
+        prompts += [pair.row.prompt] * 2
+        texts += [pair.chosen.text, pair.rejected.text]
+        own += [pair.target, pair.rejected_profile]
+        other += [pair.rejected_profile, pair.target]
+    mine = np.array(policy.loglik(prompts, texts, own, progress=progress))
+    theirs = np.array(policy.loglik(prompts, texts, other, progress=progress))
+    finite = np.isfinite(mine) & np.isfinite(theirs)
+    right = np.where(finite, mine > theirs, np.nan).reshape(len(usable), 2)
+    per_prompt = np.where(np.isfinite(right).all(axis=1), right.mean(axis=1), np.nan)
+    return bootstrap.mean(per_prompt).to_dict() | {"left_out": len(picked) - len(usable)}
+
+
+def _distinct(policy: Any, pair: Pair, names: Sequence[str]) -> bool:
+    """Both profiles complete, different, and different in what the policy is told."""
+    mine, theirs = pair.target, pair.rejected_profile
+    if any(name not in mine or name not in theirs for name in names):
+        return False
+    if all(abs(mine[name] - theirs[name]) <= SAME for name in names):
+        return False
+    return bool(policy.renderer.profile_text(mine) != policy.renderer.profile_text(theirs))

@@ -1,0 +1,149 @@
+"""A policy and a reward small enough to see through: an answer is text that spells its own scores.
+
+Prompts are "topic <k>"; the right profile of each is drawn from its number. The policy obeys the profile it is given,
+or ignores it; the reward reads the values from the answer's text.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from paretune.profile import Objective, Profile, Scale
+
+NAMES = ("warm", "short")
+SPLIT = {"seed": 0, "validation": 0.1, "test": 0.5}
+
+
+def right_profile(prompt: list[dict[str, str]]) -> Profile:
+    """What a prompt deserves: two numbers drawn from its text."""
+    draw = random.Random(prompt[-1]["content"])
+    return {name: round(draw.random(), 3) for name in NAMES}
+
+
+def spelled(values: dict[str, float], tail: str = "") -> str:
+    """An answer that scores exactly `values`."""
+    return " ".join(f"{name}={value:.3f}" for name, value in values.items()) + tail
+
+
+def fake_score_texts(
+    prompts: Any, texts: Sequence[str], objectives: Sequence[Objective], **_: Any
+) -> list[dict[str, Any]]:
+    """Read each objective's value from the text; None where it is not there."""
+    out = []
+    for text in texts:
+        found = dict(re.findall(r"(\w+)=([\d.]+)", text))
+        out.append({each.name: float(found[each.name]) if each.name in found else None for each in objectives})
+    return out
+
+
+def objectives(specs: Sequence[str] = ("python:fakes:warm", "python:fakes:short")) -> list[Objective]:
+    """The two objectives on the identity scale."""
+    return [
+        Objective(name, spec, scale=Scale("fixed"), scale_kind="fixed") for name, spec in zip(NAMES, specs, strict=True)
+    ]
+
+
+@dataclass
+class FakePolicy:
+    """Has what evaluation asks of a policy. `answer` maps (prompt, profile) to text."""
+
+    answer: Callable[[list[dict[str, str]], Profile | None], str]
+    objectives: list[Objective] = field(default_factory=objectives)
+    has_head: bool = True
+    method: str = "fake"
+    base: str = "tiny<base>"
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sensing_error: float = 0.05
+    calls: list[Any] = field(default_factory=list)
+
+    renderer = SimpleNamespace(
+        echoes=lambda text: "ECHO" in text,
+        profile_text=lambda profile: json.dumps(profile, sort_keys=True),
+    )
+    mean_profile: ClassVar[Profile] = {"warm": 0.5, "short": 0.5}
+
+    def sense(self, prompts: Any, pins: Profile | None = None, **_: Any) -> list[Profile]:
+        out = []
+        for prompt in prompts:
+            draw = random.Random("noise" + prompt[-1]["content"])
+            own = {
+                name: min(1.0, max(0.0, value + draw.gauss(0, self.sensing_error)))
+                for name, value in right_profile(prompt).items()
+            }
+            out.append(own | (pins or {}))
+        return out
+
+    def generate(self, prompts: Any, *, condition: Any, pins: Any = None, temperature: float = 0.0, **_: Any) -> Any:
+        assert temperature == 0
+        self.calls.append(condition if isinstance(condition, str) else "profiles")
+        sensed = self.sense(prompts) if self.has_head else [None] * len(prompts)
+        used: list[Profile | None] = (
+            {
+                "sensed": sensed,
+                "mean": [self.mean_profile] * len(prompts),
+                "ones": [dict.fromkeys(NAMES, 1.0)] * len(prompts),
+                "none": [None] * len(prompts),
+            }[condition]
+            if isinstance(condition, str)
+            else list(condition)
+        )
+        used = [{**own, **pins} if pins and own is not None else own for own in used]
+        texts = [self.answer(prompt, own) for prompt, own in zip(prompts, used, strict=True)]
+        return [
+            SimpleNamespace(text=text, profile=own, sensed=sense, tokens=len(text.split()), finished=True)
+            for text, own, sense in zip(texts, used, sensed, strict=True)
+        ]
+
+    def features(self, prompts: Any, **_: Any) -> np.ndarray:
+        """The right profile, linearly mixed, with some noise: what a probe can find."""
+        rows = []
+        for prompt in prompts:
+            own, draw = right_profile(prompt), random.Random("feature" + prompt[-1]["content"])
+            rows.append([own["warm"] + own["short"], own["warm"] - own["short"], draw.random(), draw.random()])
+        return np.array(rows, dtype=np.float32)
+
+    def loglik(self, prompts: Any, texts: Sequence[str], profiles: Any, **_: Any) -> list[float]:
+        """A text is likelier the nearer its values are to the profile."""
+        scores = fake_score_texts(prompts, texts, self.objectives)
+        return [
+            -sum(abs(own[name] - (profile or {}).get(name, own[name])) for name in NAMES)
+            for own, profile in zip(scores, profiles, strict=True)
+        ]
+
+
+def obeys(prompt: list[dict[str, str]], profile: Profile | None) -> str:
+    """Exactly what the profile says; the middle without one."""
+    return spelled(profile or dict.fromkeys(NAMES, 0.5))
+
+
+def ignores(prompt: list[dict[str, str]], profile: Profile | None) -> str:
+    """The same answer whatever the profile."""
+    return spelled(dict.fromkeys(NAMES, 0.5))
+
+
+def write_data(path: Path, rows: int = 60, **extra: Any) -> Path:
+    """Rows whose chosen completion scores the right profile and whose other one is far from it."""
+    with path.open("w", encoding="utf-8") as file:
+        for k in range(rows):
+            prompt = f"topic {k}"
+            right = right_profile([{"role": "user", "content": prompt}])
+            wrong = {name: 1 - value if abs(value - 0.5) > 0.1 else 1.0 for name, value in right.items()}
+            completions = [{"text": spelled(values), "scores": dict(values)} for values in (right, wrong)]
+            file.write(json.dumps({"prompt": prompt, "completions": completions, "wanted": right, **extra}) + "\n")
+    return path
+
+
+def policy_folder(path: Path) -> Path:
+    """A folder that looks like a policy's (the loader is replaced in these tests)."""
+    path.mkdir()
+    (path / "policy.json").write_text("{}")
+    return path

@@ -1,0 +1,130 @@
+"""Derangement, win rates, the ridge probe, subsets and charts: each against values worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paretune.errors import InputError
+from paretune.evaluation import charts
+from paretune.evaluation.bootstrap import Bootstrap
+from paretune.evaluation.conditions import choose_conditions, derangement, filled
+from paretune.evaluation.control import subset
+from paretune.evaluation.head import ALPHAS, fit_ridge, linear_probe
+from paretune.evaluation.scoring import distances
+from paretune.evaluation.summary import front_of
+from paretune.evaluation.winrate import joint_outcomes, outcomes, win_rates
+
+
+@pytest.mark.parametrize("n", [2, 3, 17])
+def test_a_derangement_leaves_nothing_in_its_place(n: int) -> None:
+    for seed in range(20):
+        order = derangement(n, seed)
+        assert sorted(order) == list(range(n))
+        assert all(order[i] != i for i in range(n))
+    assert derangement(17, 0) == derangement(17, 0) != derangement(17, 1)
+
+
+def test_one_prompt_cannot_be_shuffled() -> None:
+    with pytest.raises(InputError, match="two or more"):
+        derangement(1, 0)
+
+
+def test_conditions_in_order() -> None:
+    assert choose_conditions(["none", "oracle"], has_head=True) == ["oracle", "none"]
+    assert choose_conditions(["sensed"], has_head=False) == ["none"]
+
+
+def test_open_targets_are_filled_by_what_is_sensed() -> None:
+    assert filled([{"a": 1.0}], [{"a": 0.2, "b": 0.3}]) == [{"a": 1.0, "b": 0.3}]
+
+
+def test_outcomes_and_the_margin() -> None:
+    answers = np.array([0.6, 0.51, 0.511, 0.49, 0.4, np.nan])
+    assert outcomes(answers, np.full(6, 0.5)).tolist()[:5] == [1, 0, 1, 0, -1]
+    assert np.isnan(outcomes(answers, np.full(6, 0.5))[5])
+
+
+def test_joint_outcomes_by_hand() -> None:
+    results = np.array([[1, 0], [0, 0], [1, -1], [-1, -1], [1, np.nan]])
+    assert joint_outcomes(results)[:4].tolist() == [1, 0, -1, -1]
+    assert np.isnan(joint_outcomes(results)[4])
+
+
+def test_shares_add_up() -> None:
+    draw = np.random.default_rng(0)
+    rates = win_rates(draw.random((30, 2)), draw.random((30, 2)), ["a", "b"], Bootstrap(50))
+    for shares in (*rates["objectives"].values(), rates["joint"]):
+        assert sum(shares[key]["value"] for key in ("win", "tie", "loss")) == pytest.approx(1)
+
+
+def test_the_ridge_is_the_best_left_out_one() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(15, 4))
+    y = np.clip(0.5 + 0.1 * x[:, 0] + 0.1 * draw.normal(size=15), 0, 1)
+    ridge = fit_ridge(x, y)
+    scaled = (x - x.mean(0)) / x.std(0)
+    errors = []
+    for alpha in ALPHAS:
+        residuals = []
+        for i in range(15):
+            keep = np.arange(15) != i
+            own, mean = scaled[keep] - scaled[keep].mean(0), y[keep].mean()
+            beta = np.linalg.solve(own.T @ own + alpha * np.eye(4), own.T @ (y[keep] - mean))
+            residuals.append(y[i] - mean - (scaled[i] - scaled[keep].mean(0)) @ beta)
+        errors.append(np.mean(np.square(residuals)))
+    assert ridge.alpha == ALPHAS[int(np.argmin(errors))]
+
+
+def test_the_probe_needs_some_known_targets() -> None:
+    features = np.random.default_rng(0).normal(size=(8, 3))
+    targets = np.column_stack([features[:, 0] * 0.1 + 0.5, np.full(8, np.nan)])
+    probe = linear_probe(features, targets, features, ["a", "b"])
+    assert probe.alphas["b"] is None and np.isnan(probe.predictions[:, 1]).all()
+    assert np.abs(probe.predictions[:, 0] - targets[:, 0]).max() < 0.02
+
+
+def test_distance_is_over_what_is_known() -> None:
+    values = np.array([[0.5, 0.5], [0.5, np.nan], [np.nan, np.nan]])
+    targets = np.array([[0.7, 0.1], [0.6, 0.0], [0.5, 0.5]])
+    assert distances(values, targets)[:2].tolist() == pytest.approx([0.3, 0.1])
+    assert np.isnan(distances(values, targets)[2])
+    assert np.isnan(distances(np.zeros((2, 0)), np.zeros((2, 0)))).all()
+
+
+def test_a_subset_does_not_depend_on_order() -> None:
+    prompts = [[{"role": "user", "content": f"p{i}"}] for i in range(20)]
+    first = {prompts[i][0]["content"] for i in subset(prompts, 5, 0)}
+    turned = prompts[::-1]
+    assert {turned[i][0]["content"] for i in subset(turned, 5, 0)} == first
+    assert subset(prompts, 99, 0) == list(range(20))
+
+
+def test_the_front_of_conditions_by_hand() -> None:
+    values = {"x": np.array([[0.5, 0.2], [0.5, 0.4]]), "y": np.array([[0.2, 0.5], [0.4, 0.5]]), "z": np.zeros((2, 2))}
+    front = front_of(values, ["a", "b"], Bootstrap(50))
+    assert front is not None
+    # 0.5 x 0.3 and 0.3 x 0.5, sharing 0.3 x 0.3
+    assert front["hypervolume"]["value"] == pytest.approx(0.21)
+    assert [point["on_front"] for point in front["points"]] == [True, True, False]
+    assert front["reference"] == {"a": 0, "b": 0}
+
+
+def test_chart_text_is_escaped() -> None:
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 3}
+    svg = charts.interval_chart([charts.Mark('<img onerror="x">', estimate)], "<b>")
+    assert "<img" not in svg and "<b>" not in svg and "&lt;img" in svg
+
+
+def test_numbers_for_people() -> None:
+    assert charts.number(None) == "–"
+    assert charts.number(-0.0001) == "0.000"
+    assert charts.number(-0.25, 2) == "−0.25"
+    assert charts.interval({"value": 0.5, "low": None, "high": None}) == "0.500"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.003, 0.02), (12, 900)])
+def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
+    found = charts.ticks(low, high)
+    assert 3 <= len(found) <= 7
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)

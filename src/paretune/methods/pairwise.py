@@ -88,7 +88,7 @@ def branch_losses(
         ref_chosen, ref_rejected = _gather(reference if reference is not None else torch.zeros_like(out.logp), pairs)
         value = dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta=weights.beta).sum() / total["dpo"]
         margin = (chosen - rejected) - (ref_chosen - ref_rejected)
-        logged |= {"dpo": float(value.detach()), "dpo_accuracy": float((margin > 0).float().sum() / total["dpo"])}
+        logged |= {"dpo": float(value.detach()), "dpo_accuracy": float((margin > 0).sum()) / total["dpo"]}
         loss = loss + weights.dpo * value
     taught = [at + i for at, item in zip(first, items, strict=True) for i in item.likelihood]
     if weights.likelihood and taught:
@@ -99,7 +99,7 @@ def branch_losses(
     if contrasts:  # the accuracy is logged even where the loss is off: it shows how far the profile is obeyed
         own, other = _gather(out.logp, contrasts)
         value = contrast_loss(own, other, beta=weights.contrast_beta).sum() / total["contrast"]
-        accuracy = float((own > other).float().sum() / total["contrast"])
+        accuracy = float((own > other).sum()) / total["contrast"]
         logged |= {"contrast": float(value.detach()), "control_accuracy": accuracy}
         loss = loss + weights.contrast * value
     return loss, logged

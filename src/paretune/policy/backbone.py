@@ -56,8 +56,12 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
     quiet_transformers()
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        causal = AutoModelForCausalLM.from_pretrained(
-            model, dtype=choose_dtype(dtype, where), trust_remote_code=False, low_cpu_mem_usage=True
+        causal, info = AutoModelForCausalLM.from_pretrained(
+            model,
+            dtype=choose_dtype(dtype, where),
+            trust_remote_code=False,
+            low_cpu_mem_usage=True,
+            output_loading_info=True,
         )
     except Exception as error:  # transformers, huggingface_hub and safetensors each raise kinds of their own
         reason = str(error).strip().splitlines()
@@ -66,6 +70,11 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
         ) from error
     if type(causal).__name__ not in _causal_names():
         raise InputError(f"is a {type(causal).__name__}, not a causal language model", file=model)
+    missing = sorted(info["missing_keys"])
+    if missing:  # transformers would go on with random weights (the LM head of a classifier, say)
+        raise InputError(
+            f"is no whole causal language model: {len(missing)} weights are missing, such as {missing[0]}", file=model
+        )
     return causal.to(where).eval(), tokenizer
 
 

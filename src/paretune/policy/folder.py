@@ -5,11 +5,14 @@ adapter/              a plain PEFT adapter (safetensors)
 head.safetensors      the sensing head, where the method trains one
 tokenizer files       with the chat template the policy was trained with
 metrics.json          what training measured
+train.jsonl           every logged step of the training
 README.md             model card, written from the same numbers
+.paretune             the mark by which an output folder is known as ours
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -99,7 +102,8 @@ def load_policy(
         raise InputError("is no policy folder (it has no policy.json)", file=folder)
     described = _checked_description(folder / "policy.json")
     objectives = [Objective.from_dict(each) for each in described["objectives"]]
-    check_names(objectives)
+    if objectives or described.get("head") is not None:  # sft and dpo also train on rows without scores
+        check_names(objectives)
     source = base or described["base_model"]
     causal, _ = load_backbone(source, dtype=dtype or described.get("dtype", "auto"), device=device)
     tokenizer = _load_tokenizer(folder)
@@ -154,17 +158,31 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _attach(causal: Any, folder: Path, source: str) -> Any:
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import safe_open
 
     adapter = folder / "adapter"
-    if not (adapter / "adapter_model.safetensors").is_file():
+    weights = adapter / "adapter_model.safetensors"
+    if not weights.is_file():
         raise InputError("has no adapter_model.safetensors", file=adapter)
     try:
-        return PeftModel.from_pretrained(causal, str(adapter)).eval()
+        with safe_open(str(weights), framework="pt") as file, warnings.catch_warnings():
+            stored = set(file.keys())
+            warnings.simplefilter("ignore")  # PEFT only warns of missing tensors; they are an error below
+            # in the backbone's precision, as it was trained
+            peft = PeftModel.from_pretrained(causal, str(adapter), autocast_adapter_dtype=False).eval()
     except Exception as error:
         raise InputError(
             f"does not fit the base model '{source}': {str(error).splitlines()[0]}", file=adapter
         ) from error
+    wanted = set(get_peft_model_state_dict(peft, save_embedding_layers=False))
+    if stored != wanted:
+        raise InputError(
+            f"does not fit the base model '{source}': {len(wanted - stored)} tensors are missing and "
+            f"{len(stored - wanted)} unknown, such as {min(stored ^ wanted)}",
+            file=weights,
+        )
+    return peft
 
 
 def _load_head(folder: Path, described: Mapping[str, Any], hidden: int, objectives: int) -> SensingHead | None:

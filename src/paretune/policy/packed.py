@@ -65,8 +65,9 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
-        moved = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: value.to(device) for name, value in moved.items() if isinstance(value, Tensor)})
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        moved: dict[str, Any] = {key: each.to(device) for key, each in values.items() if isinstance(each, Tensor)}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)

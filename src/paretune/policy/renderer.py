@@ -106,7 +106,13 @@ class Renderer:
         before, mark, after = text.partition(_MARK)
         if not mark or _MARK in after:
             raise InputError("the chat template does not show the last user message exactly once")
-        return before, after
+        return before.rstrip() if self._trims else before, after
+
+    @cached_property
+    def _trims(self) -> bool:
+        """Does the template strip a message's trailing white space? The mark would keep it from doing so."""
+        text = f"a{_MARK} "
+        return text not in self._template([{"role": "user", "content": text}], generation=True)
 
     def _template(self, messages: Messages, *, generation: bool) -> str:
         adds_bos = _adds_bos(self.tokenizer)

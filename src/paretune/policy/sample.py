@@ -85,19 +85,22 @@ def sample(
     rows = read_rows(prompts, skip_bad_rows=skip_bad_rows)
     settings = {"model": str(model), "n": n, "instructions": instructions, "seed": seed, "dtype": dtype}
     settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    settings |= {"prompts": [[row.id, prompt_key(row.prompt)] for row in rows]}
     journal = Journal(out, settings)
     done = journal.load()
     causal, tokenizer = load_backbone(model, dtype=dtype)
     sampler = _Sampler(causal, Renderer(tokenizer, []), sampling, n, instructions, seed)
     start, resumed = time.monotonic(), sum(row.id in done for row in rows)
-    rows_left = [row for row in rows if row.id not in done]
-    fitting = [row for row in rows_left if sampler.room(row) >= 0]
-    dropped = len(rows_left) - len(fitting)
-    if not fitting and not done:
+    fitting = [row for row in rows if sampler.room(row) >= 0]
+    dropped = len(rows) - len(fitting)
+    if not fitting:
         raise InputError(f"no prompt fits the model's context of {context_length(causal)} tokens", file=prompts)
-    with progress("sample", len(fitting)) as task:
-        for index in by_length([len(sampler.renderer.prefix(row.prompt)) for row in fitting], max(1, batch_size // n)):
-            batch = [fitting[i] for i in index]
+    # batches are those of the whole run, so that a resumed run computes what an uninterrupted one does, bit for bit
+    lengths = [len(sampler.renderer.prefix(row.prompt)) for row in fitting]
+    batches = [[fitting[i] for i in index] for index in by_length(lengths, max(1, batch_size // n))]
+    left = [batch for batch in batches if any(row.id not in done for row in batch)]
+    with progress("sample", sum(map(len, left))) as task:
+        for batch in left:
             journal.append(sampler.run(batch))
             task.advance(len(batch))
     journal.close()
@@ -178,7 +181,8 @@ class Journal:
         done: dict[str, list[Completion]] = {}
         if not self.path.exists():
             return done
-        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines()):
+        # split, not splitlines: an answer may hold U+2028 and its like, which end no record
+        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").split("\n")):
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:
@@ -186,7 +190,7 @@ class Journal:
             if number == 0:
                 if record.get("key") != self.key:
                     raise InputError(
-                        "was begun with other settings; go on with those, or delete this file to start anew",
+                        "was begun with other settings or prompts; go on with those, or delete this file to start anew",
                         file=self.path,
                     )
                 continue

@@ -88,7 +88,7 @@ def resolve(
         _put(values, key.strip(), _parse_scalar(text))
     if presets:
         preset = values.pop("preset", default_preset)
-        if preset not in presets:
+        if not isinstance(preset, str) or preset not in presets:
             raise InputError(f"unknown preset '{preset}'.{did_you_mean(str(preset), presets)}", file=file)
         merged: dict[str, Any] = {"preset": preset}
         for source in (presets[preset], values):

@@ -25,6 +25,7 @@ from paretune.policy.packed import LENGTH_BUCKET, Packed, collate
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.training.config import TrainConfig
 from paretune.training.module import Outputs, TrainModule
+from paretune.training.optimizer import optimizer_for
 
 
 class Item(Protocol):
@@ -117,17 +118,6 @@ def learning_rate(config: TrainConfig, step: int, total: int) -> float:
     return 1 - done if config.schedule == "linear" else 1.0
 
 
-def optimizer_for(module: TrainModule, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW over the adapter and the head, each with its learning rate."""
-    adapter = [each for each in module.peft.parameters() if each.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": adapter, "lr": config.lr}]
-    if module.head is not None:
-        groups.append({"params": list(module.head.parameters()), "lr": config.lr_head or config.lr})
-    for group in groups:
-        group["base_lr"] = group["lr"]
-    return torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
-
-
 def run(
     module: TrainModule,
     learner: Learner[I],
@@ -151,10 +141,11 @@ def run(
             for at in range(0, len(indices), config.batch_size):
                 items = [learner.item(i, epoch) for i in indices[at : at + config.batch_size]]
                 factor = learning_rate(config, step, total)
-                for group in optimizer.param_groups:
-                    group["lr"] = group["base_lr"] * factor
+                optimizer.set_factor(factor)
                 logged, used = _accumulate(module, learner, items, config, pad_id)
-                logged["grad_norm"] = _guarded_step(module, optimizer, config, logged, items)
+                _guard(logged, items)
+                logged["grad_norm"] = optimizer.step(config.clip)
+                _guard(logged, items)
                 step, tokens = step + 1, tokens + used
                 seconds = time.monotonic() - start
                 record = {"step": step, "epoch": epoch, **logged, "lr": config.lr * factor, "tokens": tokens}
@@ -185,26 +176,15 @@ def _accumulate(
     return logged, tokens
 
 
-def _guarded_step(
-    module: TrainModule,
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    logged: dict[str, float],
-    items: Sequence[Item],
-) -> float:
-    """Clip and step, unless a number is not finite: then stop before the weights are touched."""
-    trained = [each for group in optimizer.param_groups for each in group["params"]]
-    norm = float(torch.nn.utils.clip_grad_norm_(trained, config.clip))
-    bad = [key for key, value in {**logged, "grad_norm": norm}.items() if not math.isfinite(value)]
+def _guard(numbers: dict[str, float], items: Sequence[Item]) -> None:
+    """Stop when a number is not finite; the weights have not been touched by this batch."""
+    bad = [key for key, value in numbers.items() if not math.isfinite(value)]
     if bad:
         names = ", ".join(item.name for item in items[:8])
         raise DivergedError(
             f"training stopped before the step: {', '.join(bad)} not finite. Rows in the batch: {names}"
             f"{', ...' if len(items) > 8 else ''}. Lower lr, or look at these rows and their scores"
         )
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return norm
 
 
 def _summary(record: dict[str, Any]) -> str:

@@ -64,9 +64,13 @@ class TrainModule(nn.Module):
 
 
 def add_adapter(causal: Any, config: TrainConfig) -> Any:
-    """LoRA on every linear layer but the LM head (of the upper `lora_layers` layers when that is above 0)."""
+    """LoRA on every linear layer but the LM head (of the upper `lora_layers` layers when that is above 0).
+
+    The base's own dropout (GPT-2's, say) is switched off, as TRL does: `lora_dropout` is the one that trains.
+    """
     from peft import LoraConfig, get_peft_model
 
+    _disable_dropout(causal)
     # seeded here: PEFT initialises the adapter from global random state
     torch.manual_seed(config.seed)
     lora = LoraConfig(
@@ -76,11 +80,21 @@ def add_adapter(causal: Any, config: TrainConfig) -> Any:
         target_modules=_targets(causal, config.lora_layers),
         task_type="CAUSAL_LM",
     )
-    peft = get_peft_model(causal, lora)
+    # adapters in the backbone's own precision; the optimizer keeps float32 masters
+    peft = get_peft_model(causal, lora, autocast_adapter_dtype=False)
     if config.gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         causal.enable_input_require_grads()
     return peft
+
+
+def _disable_dropout(causal: nn.Module) -> None:
+    """It would blur chosen against rejected, and both against the reference."""
+    for module in causal.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
 
 
 def _targets(causal: Any, upper: int) -> str | list[str]:

@@ -45,8 +45,8 @@ class SgaConfig(TrainConfig):
     unconditioned: float = 0.1
     standardise: bool = True
     backbone_grad_scale: float = 0.0
-    head_epochs: int = 60
-    head_lr: float = 1e-3
+    head_epochs: int = 40
+    head_lr: float = 3e-4
     head: HeadConfig = field(default_factory=HeadConfig)
 
     def __post_init__(self) -> None:
@@ -109,13 +109,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 2,
         "batch_size": 16,
         "lr": 4e-4,
-        "lr_head": 1e-3,
+        "lr_head": 3e-4,
         "lora_r": 16,
         "lora_alpha": 32,
         "lora_dropout": 0.0,
         "betas": (0.9, 0.99),
         "clip": 1.0,
-        "head": {"width": 256, "depth": 1, "dropout": 0.2, "input_norm": True},
+        "head": {"width": 1024, "depth": 3, "dropout": 0.1, "input_norm": True},
     },
 }
 """The paper's scores lie in [0, 1] by one of two maps: rating data by fixed bounds (`--set scale=fixed`, after

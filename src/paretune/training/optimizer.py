@@ -1,0 +1,63 @@
+"""AdamW with float32 master weights, so that adapters may compute in bfloat16 and still learn in float32.
+
+An adapter held in float32 beside a bfloat16 backbone casts every activation twice; held in bfloat16 it computes 1.6 times
+as fast on a CPU, but steps smaller than 1/256 of a weight would be lost. The masters keep them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paretune.training.config import TrainConfig
+from paretune.training.module import TrainModule
+
+
+class MasterAdamW:
+    """AdamW whose state and weights are float32 (float64 stays float64) whatever the parameters are."""
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, betas: tuple[float, float], weight_decay: float) -> None:
+        self.pairs: list[tuple[nn.Parameter, Tensor]] = []
+        ready = []
+        for group in groups:
+            masters = []
+            for parameter in group["params"]:
+                low = parameter.dtype in (torch.bfloat16, torch.float16)
+                master = parameter.detach().float().clone() if low else parameter
+                self.pairs.append((parameter, master))
+                masters.append(master)
+            ready.append({**group, "params": masters, "base_lr": group["lr"]})
+        self.inner = torch.optim.AdamW(ready, betas=betas, weight_decay=weight_decay)
+
+    def set_factor(self, factor: float) -> None:
+        """Scale every group's learning rate by the schedule's factor."""
+        for group in self.inner.param_groups:
+            group["lr"] = group["base_lr"] * factor
+
+    def step(self, clip: float) -> float:
+        """Clip, step unless the gradient norm is not finite, clear the gradients; returns the norm before clipping."""
+        for parameter, master in self.pairs:
+            if master is not parameter and parameter.grad is not None:
+                master.grad = parameter.grad.to(master.dtype)
+        norm = float(nn.utils.clip_grad_norm_([master for _, master in self.pairs], clip))
+        if torch.isfinite(torch.tensor(norm)):
+            self.inner.step()
+            with torch.no_grad():
+                for parameter, master in self.pairs:
+                    if master is not parameter:
+                        parameter.copy_(master)
+        for parameter, master in self.pairs:
+            parameter.grad = master.grad = None
+        return norm
+
+
+def optimizer_for(module: TrainModule, config: TrainConfig) -> MasterAdamW:
+    """AdamW over the adapter and the head, each with its learning rate."""
+    adapter = [each for each in module.peft.parameters() if each.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": adapter, "lr": config.lr}]
+    if module.head is not None:
+        groups.append({"params": list(module.head.parameters()), "lr": config.lr_head or config.lr})
+    return MasterAdamW(groups, betas=config.betas, weight_decay=config.weight_decay)

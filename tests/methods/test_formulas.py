@@ -1,0 +1,328 @@
+"""Each method's loss on a fixed batch equals its formula, computed independently with separate float64 forwards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import pytest
+import torch
+
+from paretune.methods.sga.method import profile_distance
+
+
+def log_sigmoid(x):
+    return -math.log1p(math.exp(-x)) if x > 0 else x - math.log1p(math.exp(x))
+
+
+def preference_terms(bench, beta, profile_of):
+    """-log sigmoid(beta * ((logp_c - logp_r) - (ref_c - ref_r))) of each example, from the definition."""
+    terms = []
+    for example in bench.examples:
+        chosen, rejected = bench.texts(example)
+        profile = profile_of(example, chosen)
+        margin = 0.0
+        for sign, text in ((1, chosen), (-1, rejected)):
+            policy = bench.logp(bench.module.causal, example, text, profile)
+            margin += sign * (policy - bench.logp(bench.base, example, text, profile))
+        terms.append(-log_sigmoid(beta * margin))
+    return terms
+
+
+def sensing_error(bench, standardise):
+    """Mean squared error of the head on the chosen completion's scores, rounded to two decimals."""
+    squared = []
+    for example in bench.examples:
+        target = torch.tensor([round(v, 2) for v in bench.profile(example, bench.texts(example)[0]).values()])
+        error = bench.predicted(example) - target
+        squared.append((error / bench.module.head.target_std if standardise else error).square())
+    return torch.stack(squared).mean().item()
+
+
+def items(bench, epoch=0):
+    return [bench.learner.item(i, epoch) for i in range(len(bench.examples))]
+
+
+# --- the paper's presets ------------------------------------------------------------------------------------------
+
+
+def test_paper_is_dpo_plus_1000_times_mse(tiny_model, bench):
+    b = bench("sga", tiny_model, "preset=paper")
+    assert (b.config.weight_dpo, b.config.weight_sense, b.config.beta) == (1.0, 1000.0, 0.1)
+    logged = b.batch(items(b))
+    wanted_dpo = sum(preference_terms(b, 0.1, b.profile)) / len(b.examples)
+    wanted_mse = sensing_error(b, standardise=False)
+    assert logged["dpo"] == pytest.approx(wanted_dpo, abs=1e-9)
+    assert logged["sense"] == pytest.approx(wanted_mse, abs=1e-6)  # the head is float32
+    assert logged["loss"] == pytest.approx(wanted_dpo + 1000 * wanted_mse, rel=1e-5)
+    assert 0.1 < wanted_dpo < 5 and wanted_mse > 0.001
+
+
+def test_paper_conditions_both_completions_on_the_chosen_ones_scores(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "preset=paper")
+    for example, item in zip(b.examples, items(b), strict=True):
+        chosen, rejected = b.texts(example)
+        shown = [b.renderer.tokenizer.decode([*each.suffix, *each.completion]) for each in item.branches]
+        scores = b.profile(example, chosen)
+        text = "Your response must satisfy the following scores: " + " and ".join(
+            f"<{name}_score:{value:.2f}>" for name, value in scores.items()
+        )
+        header = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        assert shown == [f"\n{text}{header}{answer}<|eot_id|>" for answer in (chosen, rejected)]
+        assert "score" not in b.renderer.tokenizer.decode(item.prefix)  # the head reads the raw prompt
+
+
+def test_papers_head_moves_the_backbone(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "preset=paper")
+    b.batch(items(b))
+    with_head = b.grads()
+    b.learner.weights = type(b.learner.weights)(dpo=1.0, beta=0.1)
+    b.batch(items(b))
+    name = next(name for name in with_head if "lora_A" in name)
+    assert (with_head[name] - b.grads()[name]).abs().max() > 1e-6
+
+
+def test_paper_sft_is_likelihood_plus_1000_times_mse(tiny_model, bench):
+    b = bench("sga", tiny_model, "preset=paper-sft")
+    logged = b.batch(items(b))
+    nll = tokens = 0.0
+    for example in b.examples:
+        chosen = b.texts(example)[0]
+        nll -= b.logp(b.module.causal, example, chosen, b.profile(example, chosen))
+        tokens += len(b.renderer.completion(chosen))
+    assert logged["likelihood"] == pytest.approx(nll / tokens, abs=1e-9)
+    assert logged["loss"] == pytest.approx(nll / tokens + 1000 * sensing_error(b, standardise=False), rel=1e-5)
+    assert "dpo" not in logged
+
+
+def test_reference_free_leaves_the_base_model_out(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "preset=paper", "reference_free=true")
+    wanted = 0.0
+    for example in b.examples:
+        chosen, rejected = b.texts(example)
+        profile = b.profile(example, chosen)
+        values = [b.logp(b.module.causal, example, text, profile) for text in (chosen, rejected)]
+        wanted -= log_sigmoid(0.1 * (values[0] - values[1])) / len(b.examples)
+    assert b.batch(items(b))["dpo"] == pytest.approx(wanted, abs=1e-9)
+    assert not b.learner.needs_reference
+
+
+# --- ours ---------------------------------------------------------------------------------------------------------
+
+
+def test_robust_with_contrast(tiny_model, bench):
+    b = bench(
+        "sga", tiny_model, "weight_contrast=0.7", "contrast_beta=0.3", "contrast_margin=0", "unconditioned=0", count=4
+    )
+    logged = b.batch(items(b))
+    nll = tokens = 0.0
+    cycles = []  # of three completions there are two cycles, and the draw decides which is used
+    for example in b.examples:
+        texts = [each.text for each in example.row.completions]
+        own = [b.profile(example, text) for text in texts]
+        table = {
+            (i, j): b.logp(b.module.causal, example, texts[i], own[j]) for i, j in itertools.product(range(3), repeat=2)
+        }
+        nll -= sum(table[i, i] for i in range(3))
+        tokens += sum(len(b.renderer.completion(text)) for text in texts)
+        term = {(i, j): -log_sigmoid(0.3 * (table[i, i] - table[i, j])) for i, j in table}
+        cycles.append((term[0, 1] + term[1, 2] + term[2, 0], term[0, 2] + term[2, 1] + term[1, 0]))
+    assert logged["likelihood"] == pytest.approx(nll / tokens, abs=1e-9)
+    contrasts = [sum(choice) / 12 for choice in itertools.product(*cycles)]
+    nearest = min(contrasts, key=lambda value: abs(value - logged["contrast"]))
+    assert logged["contrast"] == pytest.approx(nearest, abs=1e-9)
+    assert logged["sense"] == pytest.approx(sensing_error(b, standardise=True), rel=1e-5)
+    assert logged["loss"] == pytest.approx(nll / tokens + 0.7 * nearest + logged["sense"], rel=1e-7)
+
+
+def test_robusts_head_leaves_the_backbone_alone(tiny_llama, bench):
+    b = bench("sga", tiny_llama)
+    assert b.config.backbone_grad_scale == 0.0
+    b.batch(items(b))
+    whole = b.grads()
+    b.learner.weights = type(b.learner.weights)(likelihood=1.0)
+    b.batch(items(b))
+    for name, each in b.grads().items():
+        torch.testing.assert_close(whole[name], each, atol=1e-12, rtol=0)
+
+
+def test_unconditioned_rows_see_the_chosen_answer_without_a_profile(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "unconditioned=1", "completions=1")
+    logged = b.batch(items(b))
+    nll = -sum(b.logp(b.module.causal, example, b.texts(example)[0], None) for example in b.examples)
+    tokens = sum(len(b.renderer.completion(b.texts(example)[0])) for example in b.examples)
+    assert logged["likelihood"] == pytest.approx(nll / tokens, abs=1e-9)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.4, 1.0])
+def test_completions_with_near_profiles_are_not_contrasted(tiny_llama, bench, margin):
+    b = bench("sga", tiny_llama, "weight_contrast=1", f"contrast_margin={margin}")
+    contrasts = 0
+    for example, item in zip(b.examples, items(b), strict=True):
+        profiles = {tuple(each.ids): each.profile for each in example.answers}
+        for own, other in item.contrast:
+            assert item.branches[own].completion == item.branches[other].completion
+            assert item.branches[own].suffix != item.branches[other].suffix
+            assert b.renderer.suffix(example.row.prompt, profiles[tuple(item.branches[own].completion)]) == list(
+                item.branches[own].suffix
+            )
+        far = sum(
+            profile_distance(a.profile, c.profile) >= margin for a, c in itertools.combinations(example.answers, 2)
+        )
+        assert len(item.contrast) == far  # three completions in a cycle: each pair of them once
+        contrasts += far
+    assert contrasts == (18 if margin == 0 else contrasts) and (margin < 1 or contrasts == 0)
+
+
+def test_profile_distance():
+    assert profile_distance({"a": 0.1, "b": 0.5}, {"a": 0.4, "b": 0.4}) == pytest.approx(0.2)
+    assert profile_distance({"a": 0.1, "b": 0.5}, {"b": 0.4}) == pytest.approx(0.1)
+    assert profile_distance({"a": 0.1}, {"b": 0.4}) == 0
+
+
+# --- the baselines ------------------------------------------------------------------------------------------------
+
+
+def test_dpo(tiny_model, bench):
+    b = bench("dpo", tiny_model, "beta=0.2")
+    logged = b.batch(items(b))
+    assert logged["dpo"] == pytest.approx(sum(preference_terms(b, 0.2, lambda *_: None)) / 6, abs=1e-9)
+    assert logged["loss"] == pytest.approx(logged["dpo"], abs=1e-12)
+
+
+def test_sft(tiny_model, bench):
+    b = bench("sft", tiny_model)
+    logged = b.batch(items(b))
+    nll = -sum(b.logp(b.module.causal, example, b.texts(example)[0], None) for example in b.examples)
+    tokens = sum(len(b.renderer.completion(b.texts(example)[0])) for example in b.examples)
+    assert logged["loss"] == pytest.approx(nll / tokens, abs=1e-9)
+    assert all(len(item.branches) == 1 for item in items(b))
+
+
+def test_dpo_is_trls(tiny_llama, bench, tmp_path):
+    datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
+    b = bench("dpo", tiny_llama)
+    adapter = {name: each.clone() for name, each in b.module.peft.named_parameters() if "lora_" in name}
+    with torch.no_grad():  # TRL takes a copy of the adapter as it finds it for its reference: the base, at zero
+        for name, each in b.module.peft.named_parameters():
+            if "lora_B" in name:
+                each.zero_()
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]
+    trainer = trl.DPOTrainer(
+        model=b.module.peft,
+        args=trl.DPOConfig(
+            str(tmp_path), beta=0.1, use_cpu=True, bf16=False, report_to=[], gradient_checkpointing=False
+        ),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=b.renderer.tokenizer,
+    )
+    with torch.no_grad():
+        for name, each in b.module.peft.named_parameters():
+            if name in adapter:
+                each.copy_(adapter[name])
+    sides = [[], []]
+    for example in b.examples:
+        start = [*b.renderer.prefix(example.row.prompt), *b.renderer.suffix(example.row.prompt, None)]
+        for side, text in zip(sides, b.texts(example), strict=True):
+            answer = b.renderer.completion(text)
+            side.append(([*start, *answer], [0] * len(start) + [1] * len(answer)))
+    width = max(len(ids) for side in sides for ids, _ in side)
+
+    def padded(rows, fill):
+        return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+
+    both = [*sides[0], *sides[1]]
+    inputs = {
+        "input_ids": padded([ids for ids, _ in both], b.renderer.tokenizer.pad_token_id),
+        "attention_mask": padded([[1] * len(ids) for ids, _ in both], 0),
+        "completion_mask": padded([mask for _, mask in both], 0),
+    }
+    with torch.no_grad():
+        wanted = float(trainer._compute_loss(b.module.peft, inputs, return_outputs=False))
+    b.module.peft.set_adapter("default")
+    assert b.batch(items(b))["dpo"] == pytest.approx(wanted, abs=1e-6)
+    assert abs(wanted - math.log(2)) > 0.01
+
+
+# --- accumulation, masks, draws -----------------------------------------------------------------------------------
+
+CASES = [
+    ("sga", "preset=paper"),
+    ("sga", "preset=paper-sft"),
+    ("sga", "weight_contrast=0.7", "weight_dpo=0.5", "unconditioned=0.3"),
+    ("dpo",),
+    ("sft",),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_accumulation_is_the_batch(tiny_llama, bench, case):
+    b = bench(case[0], tiny_llama, *case[1:])
+    batch = items(b)
+    whole = b.batch(batch, micro_tokens=10**6)
+    wanted = b.grads()
+    parts = b.batch(batch, micro_tokens=1)
+    assert whole.keys() == parts.keys()
+    for key, value in whole.items():
+        near = 1e-9 if key in ("dpo", "likelihood", "contrast", "dpo_accuracy", "control_accuracy") else 1e-6
+        assert parts[key] == pytest.approx(value, abs=near, rel=1e-6 if near > 1e-9 else 0), key
+    for name, each in b.grads().items():
+        if name.startswith("head.") or b.config.to_dict().get("backbone_grad_scale"):  # through the float32 head
+            torch.testing.assert_close(each, wanted[name], atol=1e-4, rtol=1e-4, msg=name)
+        else:
+            torch.testing.assert_close(each, wanted[name], atol=1e-9, rtol=1e-9, msg=name)
+
+
+def test_missing_scores_are_masked_not_zero(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "preset=paper")
+    whole = items(b)
+    for item in whole[:3]:
+        item.target[1] = math.nan
+    logged = b.batch(whole, micro_tokens=1)
+    errors = []
+    for example, item in zip(b.examples, whole, strict=True):
+        pairs = zip(b.predicted(example).tolist(), item.target, strict=True)
+        errors += [(guess - truth) ** 2 for guess, truth in pairs if not math.isnan(truth)]
+    assert len(errors) == 9
+    assert logged["sense"] == pytest.approx(sum(errors) / 9, rel=1e-5)
+    for item in whole:
+        item.target = [math.nan, math.nan]
+    assert "sense" not in b.batch(whole)
+
+
+def test_draws_are_keyed_by_seed_epoch_and_row(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "weight_contrast=1", "unconditioned=0.5", "completions=2")
+
+    def picture(epoch, learner=b.learner):
+        return [
+            [(tuple(x.suffix), tuple(x.completion)) for x in learner.item(i, epoch).branches]
+            for i in range(len(learner))
+        ]
+
+    first = picture(0)
+    torch.manual_seed(9)
+    assert picture(0) == first  # whatever was drawn elsewhere
+    assert picture(1) != first
+    assert picture(0)[::-1] == [picture(0)[i] for i in reversed(range(len(first)))]
+    other = type(b.learner)(b.examples, type(b.config)(**{**vars(b.config), "seed": 1}), b.learner.names)
+    assert picture(0, other) != first
+    turned = type(b.learner)(b.examples[::-1], b.config, b.learner.names)
+    assert picture(0, turned) == first[::-1]  # the row's id, not its place
+
+
+def test_a_branch_serves_every_role_that_needs_it(tiny_llama, bench):
+    b = bench(
+        "sga", tiny_llama, "weight_dpo=1", "weight_sft=1", "weight_contrast=1", "unconditioned=0", "completions=3"
+    )
+    for item in items(b):
+        shown = [(tuple(each.suffix), tuple(each.completion)) for each in item.branches]
+        assert len(set(shown)) == len(shown)
+
+
+def test_answers_end_with_the_end_of_the_turn(tiny_model, bench):
+    b = bench("dpo", tiny_model)
+    for item in items(b):
+        for branch in item.branches:
+            assert branch.completion[-1] == b.renderer.end_of_turn
+            assert not re.search(r"<\|", b.renderer.tokenizer.decode(branch.completion[:-1]))

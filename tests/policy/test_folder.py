@@ -1,0 +1,272 @@
+"""The policy folder: every tensor comes back, nothing executable is in it, and a folder that does not fit says why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paretune.errors import InputError
+from paretune.files import read_json
+from paretune.policy import load_policy, save_policy
+
+
+@pytest.fixture
+def saved(tiny_llama, make_policy, tmp_path):
+    """A policy in memory and the folder it was saved to."""
+    policy = make_policy(tiny_llama, style="levels", snap="paper")
+    policy.head.set_statistics(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.4, 0.5, 0.6]), start_at_mean=False)
+    save_policy(policy, tmp_path / "policy", metrics={"loss": 0.5, "steps": 3, "dropped": {"ties": 1}})
+    return policy, tmp_path / "policy"
+
+
+def tensors_of(path):
+    """Tensors of a safetensors file, copied out of it: these tests write over the file."""
+    return {name: each.clone() for name, each in load_file(str(path)).items()}
+
+
+def edit(folder, **changes):
+    described = read_json(folder / "policy.json") | changes
+    (folder / "policy.json").write_text(json.dumps({key: value for key, value in described.items() if value != "GONE"}))
+
+
+# --- what is saved ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_qwen", "tiny_gpt2"])
+def test_every_tensor_comes_back(request, make_policy, tmp_path, prompts, fixture):
+    policy = make_policy(request.getfixturevalue(fixture))
+    save_policy(policy, tmp_path / "p", metrics={})
+    loaded = load_policy(tmp_path / "p")
+    before, after = policy.peft.state_dict(), loaded.peft.state_dict()
+    assert before.keys() == after.keys() and sum("lora" in name for name in before) >= 8
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]), name
+    before, after = policy.head.state_dict(), loaded.head.state_dict()
+    assert before.keys() == after.keys() and {"target_mean", "target_std"} < before.keys()
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]), name
+    assert loaded.sense(prompts) == policy.sense(prompts)
+    options = dict(max_new_tokens=8, temperature=1.0, seed=3)
+    assert loaded.generate(prompts, **options) == policy.generate(prompts, **options)
+    assert not loaded.causal.training and not loaded.head.training
+
+
+def test_a_low_precision_policy_comes_back_in_its_precision(tiny_llama, make_policy, tmp_path, prompts):
+    policy = make_policy(tiny_llama, dtype="bfloat16")
+    save_policy(policy, tmp_path / "p", metrics={})
+    loaded = load_policy(tmp_path / "p")
+    for (name, one), (other, two) in zip(policy.peft.named_parameters(), loaded.peft.named_parameters(), strict=True):
+        assert (name, one.dtype) == (other, two.dtype) and torch.equal(one, two)
+    assert loaded.sense(prompts) == policy.sense(prompts)
+    wide = load_policy(tmp_path / "p", dtype="float32")
+    assert {each.dtype for each in wide.peft.parameters()} == {torch.float32}
+
+
+def test_what_belongs_to_a_policy_comes_back(saved, prompts):
+    policy, folder = saved
+    loaded = load_policy(folder)
+    assert loaded.objectives == policy.objectives
+    assert (loaded.method, loaded.base) == ("sga", policy.base)
+    assert (loaded.renderer.style, loaded.renderer.snap) == ("levels", "paper")
+    assert loaded.mean_profile == pytest.approx({"brevity": 0.1, "cheer": 0.2, "rude_words": 0.3})
+    assert loaded.head.config == policy.head.config
+    assert loaded.metadata["data"] == {"path": "rows.jsonl"}
+    for messages in prompts:
+        assert loaded.renderer.prefix(messages) == policy.renderer.prefix(messages)
+        profile = {"cheer": 0.3, "brevity": 1.0}
+        assert loaded.renderer.suffix(messages, profile) == policy.renderer.suffix(messages, profile)
+
+
+def test_the_folder_holds_the_documented_files_and_nothing_executable(saved):
+    _, folder = saved
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == {
+        ".paretune",
+        "README.md",
+        "adapter/adapter_config.json",
+        "adapter/adapter_model.safetensors",
+        "chat_template.jinja",
+        "head.safetensors",
+        "metrics.json",
+        "policy.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".safetensors":
+            path.read_text(encoding="utf-8")  # all else is text
+    for name in ("policy.json", "metrics.json", "adapter/adapter_config.json"):
+        json.loads((folder / name).read_text(), parse_constant=pytest.fail)  # called for NaN and infinities
+
+
+def test_the_adapter_is_a_plain_peft_adapter(saved, tiny_llama):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    policy, folder = saved
+    names = load_file(str(folder / "adapter" / "adapter_model.safetensors")).keys()
+    assert all("lora_A" in name or "lora_B" in name for name in names)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_llama), str(folder / "adapter")).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, policy.causal(ids).logits)
+
+
+def test_the_same_policy_gives_the_same_bytes(saved, tmp_path):
+    policy, folder = saved
+    save_policy(policy, tmp_path / "again", metrics={"loss": 0.5, "steps": 3, "dropped": {"ties": 1}})
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "again" / path.relative_to(folder)).read_bytes(), path.name
+
+
+def test_the_model_card_names_base_objectives_and_figures(saved):
+    policy, folder = saved
+    card = (folder / "README.md").read_text()
+    for text in (policy.base, "| rude_words | minimise | `column:rude` | fixed |", "| loss | 0.5 |", "load_policy"):
+        assert text in card
+
+
+def test_a_save_that_fails_leaves_nothing(saved, tmp_path):
+    policy, _ = saved
+    with pytest.raises(ValueError, match="JSON"):
+        save_policy(policy, tmp_path / "bad", metrics={"loss": float("nan")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy"]
+
+
+def test_an_existing_policy_is_kept(saved):
+    policy, folder = saved
+    with pytest.raises(InputError, match="--overwrite"):
+        save_policy(policy, folder, metrics={})
+    save_policy(policy, folder, metrics={"new": 1}, overwrite=True)
+    assert read_json(folder / "metrics.json") == {"new": 1}
+
+
+def test_a_policy_without_head_or_adapter(tiny_gpt2, make_policy, tmp_path, prompts):
+    policy = make_policy(tiny_gpt2)
+    policy.head, policy.peft, policy.causal = None, None, policy.peft.unload()
+    policy.metadata["mean_profile"] = {"brevity": 0.1, "cheer": 0.2, "rude_words": 0.3}
+    save_policy(policy, tmp_path / "p", metrics={})
+    assert not (tmp_path / "p" / "head.safetensors").exists() and not (tmp_path / "p" / "adapter").exists()
+    loaded = load_policy(tmp_path / "p")
+    assert not loaded.has_head and loaded.peft is None
+    assert loaded.mean_profile == policy.metadata["mean_profile"]
+    assert loaded.generate(prompts[:2], condition="none", max_new_tokens=4) == policy.generate(
+        prompts[:2], condition="none", max_new_tokens=4
+    )
+
+
+def test_the_base_model_may_have_moved(saved, tmp_path, tiny_llama, prompts):
+    policy, folder = saved
+    shutil.copytree(tiny_llama, tmp_path / "elsewhere")
+    edit(folder, base_model="/no/longer/here")
+    with pytest.raises(InputError, match="/no/longer/here: no such model folder"):
+        load_policy(folder)
+    assert load_policy(folder, base=str(tmp_path / "elsewhere")).sense(prompts) == policy.sense(prompts)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_no_folder_and_no_policy(tmp_path):
+    with pytest.raises(InputError, match="gone: no such policy folder"):
+        load_policy(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"it has no policy\.json"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "has format 2, this version of paretune reads format 1"),
+        ({"format": "GONE"}, "has format None"),
+        ({"method": 3}, "field 'method': must be a str"),
+        ({"objectives": "GONE"}, "field 'objectives': must be a list"),
+        ({"objectives": []}, "no objective is given"),
+        ({"objectives": [{"name": "a", "sclae": {}}]}, "Did you mean 'scale'"),
+        ({"objectives": [{"name": "a"}, {"name": "a"}]}, "two objectives are called 'a'"),
+        ({"renderer": {"style": "levels", "extra": 1}}, "unknown key 'extra'"),
+        ({"renderer": {"style": "level"}}, "Did you mean 'levels'"),
+        ({"head": {"width": 16, "dpeth": 1}}, "Did you mean 'depth'"),
+        ({"head": None}, "whose policy.json has no head"),
+        ({"dtype": "int4"}, "unknown dtype 'int4'"),
+    ],
+)
+def test_a_policy_json_that_does_not_fit(saved, changes, message):
+    edit(saved[1], **changes)
+    with pytest.raises(InputError, match=message):
+        load_policy(saved[1])
+
+
+@pytest.mark.parametrize(("text", "message"), [("[]", "must be a JSON object"), ("{", "line 1: is not JSON")])
+def test_a_broken_policy_json(saved, text, message):
+    (saved[1] / "policy.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_policy(saved[1])
+
+
+def test_the_head_is_never_re_initialised(saved):
+    _, folder = saved
+    path = folder / "head.safetensors"
+    tensors = tensors_of(path)
+    described = read_json(folder / "policy.json")
+    edit(folder, objectives=described["objectives"][:2])
+    with pytest.raises(InputError, match=r"does not belong to 2 objective\(s\) and hidden size 32"):
+        load_policy(folder)
+    edit(folder, objectives=described["objectives"], head={**described["head"], "width": 8})
+    with pytest.raises(InputError, match="does not belong"):
+        load_policy(folder)
+    edit(folder, head=described["head"])
+    save_file({name: each for name, each in tensors.items() if name != "target_mean"}, str(path))
+    with pytest.raises(InputError, match="target_mean"):
+        load_policy(folder)
+    save_file({**tensors, "stray": torch.zeros(1)}, str(path))
+    with pytest.raises(InputError, match="stray"):
+        load_policy(folder)
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match=r"head\.safetensors: does not belong"):
+        load_policy(folder)
+    path.unlink()
+    with pytest.raises(InputError, match=r"is missing, though policy.json describes a head"):
+        load_policy(folder)
+
+
+def test_an_adapter_that_is_missing_or_of_another_model(saved, tiny_gpt2):
+    _, folder = saved
+    with pytest.raises(InputError, match="does not fit the base model"):
+        load_policy(folder, base=str(tiny_gpt2))
+    path = folder / "adapter" / "adapter_model.safetensors"
+    tensors = tensors_of(path)
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="does not fit the base model"):
+        load_policy(folder)
+    first = next(iter(tensors))
+    save_file({name: each for name, each in tensors.items() if name != first}, str(path))
+    with pytest.raises(InputError, match=f"1 tensors are missing and 0 unknown, such as {first}"):
+        load_policy(folder)  # PEFT itself only warns, and goes on with fresh weights
+    save_file({**tensors, "stray": torch.zeros(1)}, str(path))
+    with pytest.raises(InputError, match="0 tensors are missing and 1 unknown, such as stray"):
+        load_policy(folder)
+    path.unlink()
+    with pytest.raises(InputError, match=r"has no adapter_model\.safetensors"):
+        load_policy(folder)
+
+
+def test_a_pickled_adapter_is_not_read(saved):
+    _, folder = saved
+    path = folder / "adapter" / "adapter_model.safetensors"
+    torch.save(load_file(str(path)), folder / "adapter" / "adapter_model.bin")
+    path.unlink()
+    with pytest.raises(InputError, match=r"has no adapter_model\.safetensors"):
+        load_policy(folder)
+
+
+def test_a_tokenizer_that_cannot_be_loaded(saved):
+    _, folder = saved
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
+        load_policy(folder)

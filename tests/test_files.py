@@ -1,0 +1,209 @@
+"""Files and folders appear whole or not at all, and nothing of another's is ever replaced."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import stat
+
+import pytest
+
+from paretune.errors import InputError
+from paretune.files import (
+    OURS,
+    atomic_file,
+    atomic_folder,
+    check_target_folder,
+    read_json,
+    write_json,
+    write_jsonl,
+    write_text,
+)
+
+
+class Stop(Exception):
+    """What interrupts a write in these tests."""
+
+
+def names(folder):
+    """All names in a folder, hidden ones too."""
+    return sorted(os.listdir(folder))
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_fails_midway_leaves_nothing(tmp_path):
+    with pytest.raises(Stop), atomic_file(tmp_path / "out.txt") as file:
+        file.write(b"half")
+        raise Stop
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_fails_midway_leaves_the_old_one(tmp_path):
+    target = tmp_path / "out.txt"
+    write_text(target, "old")
+    with pytest.raises(Stop), atomic_file(target) as file:
+        file.write(b"half")
+        file.flush()
+        assert target.read_text() == "old"  # not even visible while it is written
+        raise Stop
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["out.txt"]
+
+
+def test_an_interrupt_leaves_nothing_either(tmp_path):
+    with pytest.raises(KeyboardInterrupt), atomic_file(tmp_path / "out.txt"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+
+
+def test_a_written_file_replaces_the_old_one_with_the_umask_applied(tmp_path):
+    target = tmp_path / "deep" / "er" / "out.txt"
+    write_text(target, "old")
+    write_text(target, "new: é")
+    assert target.read_bytes() == "new: é".encode()
+    assert names(target.parent) == ["out.txt"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_folder_where_a_file_is_wanted(tmp_path):
+    with pytest.raises(InputError, match="is a folder, a file name is needed"):
+        write_text(tmp_path, "x")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_json_never_holds_nan(tmp_path, bad):
+    target = tmp_path / "m.json"
+    write_json(target, {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(target, {"a": [1.0, bad]})
+    with pytest.raises(ValueError, match="JSON"):
+        write_jsonl(tmp_path / "rows.jsonl", [{"a": 1}, {"a": bad}])
+    assert names(tmp_path) == ["m.json"]
+    assert read_json(target) == {"a": 1}
+
+
+def test_json_lines_that_stop_midway_leave_nothing(tmp_path):
+    def rows():
+        yield {"a": 1}
+        raise Stop
+
+    for name in ("rows.jsonl", "rows.jsonl.gz"):
+        with pytest.raises(Stop):
+            write_jsonl(tmp_path / name, rows())
+    assert names(tmp_path) == []
+
+
+def test_json_lines_keep_text_as_it_is(tmp_path):
+    rows = [{"text": "line\nbreak\u2028 é"}, {"text": ""}]
+    assert write_jsonl(tmp_path / "rows.jsonl", rows) == 2
+    raw = (tmp_path / "rows.jsonl").read_bytes()
+    assert raw.endswith(b"\n")
+    assert [json.loads(line) for line in raw.split(b"\n")[:-1]] == rows
+
+
+def test_the_same_rows_give_the_same_compressed_bytes(tmp_path):
+    rows = [{"a": i, "b": "x" * i} for i in range(50)]
+    write_jsonl(tmp_path / "one.jsonl.gz", rows)
+    write_jsonl(tmp_path / "two.jsonl.gz", rows)
+    one = (tmp_path / "one.jsonl.gz").read_bytes()
+    assert one == (tmp_path / "two.jsonl.gz").read_bytes()
+    assert [json.loads(line) for line in gzip.decompress(one).splitlines()] == rows
+
+
+def test_reading_json_says_what_is_wrong(tmp_path):
+    with pytest.raises(InputError, match=r"gone.json: no such file"):
+        read_json(tmp_path / "gone.json")
+    (tmp_path / "broken.json").write_text('{"a": 1,\n"b": }')
+    with pytest.raises(InputError, match=r"broken.json, line 2: is not JSON"):
+        read_json(tmp_path / "broken.json")
+    (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(InputError, match="is not UTF-8"):
+        read_json(tmp_path / "latin.json")
+
+
+# --- folders ------------------------------------------------------------------------------------------------------
+
+
+def fill(folder, text, **options):
+    """Write a folder of ours with one file and one folder in it."""
+    with atomic_folder(folder, **options) as work:
+        (work / "inner").mkdir()
+        (work / "inner" / "a.txt").write_text(text)
+        write_text(work / "b.txt", text)
+
+
+def test_a_folder_appears_whole(tmp_path):
+    fill(tmp_path / "runs" / "out", "one")
+    assert names(tmp_path / "runs") == ["out"]
+    assert names(tmp_path / "runs" / "out") == sorted([OURS, "b.txt", "inner"])
+
+
+def test_a_folder_that_fails_midway_leaves_nothing(tmp_path):
+    with pytest.raises(Stop), atomic_folder(tmp_path / "out") as work:
+        (work / "a.txt").write_text("half")
+        raise Stop
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_fails_midway_leaves_the_old_one(tmp_path):
+    fill(tmp_path / "out", "old")
+    with pytest.raises(Stop), atomic_folder(tmp_path / "out", overwrite=True) as work:
+        (work / "b.txt").write_text("half")
+        raise Stop
+    assert (tmp_path / "out" / "b.txt").read_text() == "old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_overwriting_replaces_the_whole_folder(tmp_path):
+    fill(tmp_path / "out", "old")
+    (tmp_path / "out" / "stale.txt").write_text("from the first run")
+    fill(tmp_path / "out", "new", overwrite=True)
+    assert (tmp_path / "out" / "b.txt").read_text() == "new"
+    assert not (tmp_path / "out" / "stale.txt").exists()
+    assert names(tmp_path) == ["out"]
+
+
+def test_ours_is_kept_unless_overwrite_is_given(tmp_path):
+    fill(tmp_path / "out", "old")
+    with pytest.raises(InputError, match="--overwrite"):
+        fill(tmp_path / "out", "new")
+    assert (tmp_path / "out" / "b.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_foreign_folder_is_never_replaced(tmp_path, overwrite):
+    foreign = tmp_path / "home"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years")
+    with pytest.raises(InputError, match="was not written by paretune"):
+        check_target_folder(foreign, overwrite=overwrite)
+    with pytest.raises(InputError, match="was not written by paretune"):
+        fill(foreign, "new", overwrite=overwrite)
+    assert names(foreign) == ["thesis.tex"]
+
+
+def test_an_empty_folder_may_be_filled(tmp_path):
+    (tmp_path / "out").mkdir()
+    fill(tmp_path / "out", "new")
+    assert (tmp_path / "out" / "b.txt").read_text() == "new"
+
+
+def test_a_file_where_a_folder_is_wanted(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(InputError, match="is a file; an output folder is needed"):
+        check_target_folder(tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out").read_text() == "a file"
+
+
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "x"), lambda path: fill(path, "x")])
+def test_an_output_below_a_file_is_bad_input(tmp_path, write):
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises((InputError, OSError)):
+        write(tmp_path / "file" / "out")
+    assert names(tmp_path) == ["file"]

@@ -1,0 +1,193 @@
+"""The loop: order, forward passes, schedule, accumulation, and the guard before the step."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from paretune.policy.packed import Branch, Packed
+from paretune.training import DivergedError, Journal, TrainConfig, run
+from paretune.training.loop import learning_rate, micro_batches, order
+
+
+@dataclass(frozen=True)
+class Row:
+    """An item: a packed row."""
+
+    name: str
+    packed: Packed
+
+
+def row(i, length=5):
+    return Row(f"r{i}", Packed([1 + i, 2, 3 + i], [Branch([7], [10 + i + k for k in range(length)])]))
+
+
+class Likelihood:
+    """Mean negative log-likelihood a token plus a pull of the head to one half."""
+
+    needs_reference = False
+
+    def __init__(self, rows, poison=None):
+        self.rows, self.poison, self.asked = rows, poison, []
+
+    def __len__(self):
+        return len(self.rows)
+
+    def item(self, index, epoch):
+        self.asked.append((epoch, index))
+        return self.rows[index]
+
+    def counts(self, items):
+        return {"tokens": sum(len(b.completion) for item in items for b in item.packed.branches), "rows": len(items)}
+
+    def loss(self, out, reference, items, counts):
+        nll = -out.logp.sum() / counts["tokens"]
+        sense = (out.predicted - 0.5).square().sum() / counts["rows"]
+        if self.poison in [item.name for item in items]:
+            nll = nll * float("nan")
+        return nll + sense, {"nll": float(nll.detach()), "sense": float(sense.detach())}
+
+
+def config(**values):
+    return TrainConfig(
+        **{"lr": 1e-2, "epochs": 1, "batch_size": 4, "clip": 1.0, "lora_r": 4, "lora_alpha": 8, **values}
+    )
+
+
+def weights(module):
+    return {name: each.detach().clone() for name, each in module.named_parameters() if each.requires_grad}
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- order, passes, schedule --------------------------------------------------------------------------------------
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    assert sorted(order(20, 0, 0)) == list(range(20))
+    assert order(20, 0, 0) == order(20, 0, 0)
+    assert len({tuple(order(20, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
+
+
+def test_passes_hold_every_item_once_within_the_budget():
+    items = [row(i, 1 + 7 * i) for i in range(12)]
+    groups = micro_batches(items, 200)
+    assert sorted(item.name for group in groups for item in group) == sorted(item.name for item in items)
+    for group in groups:
+        width = -(-max(item.packed.length for item in group) // 32) * 32
+        assert len(group) == 1 or len(group) * width <= 200
+    assert [len(group) for group in micro_batches(items, 1)] == [1] * 12
+
+
+def test_schedules_by_hand():
+    def factors(schedule, warmup):
+        settings = config(schedule=schedule, warmup_steps=warmup)
+        return [learning_rate(settings, step, 4 + warmup) for step in range(4 + warmup)]
+
+    assert factors("constant", 0) == [1, 1, 1, 1]
+    assert factors("linear", 0) == [1, 0.75, 0.5, 0.25]
+    root = math.sqrt(0.5)
+    assert factors("cosine", 0) == pytest.approx([1, (1 + root) / 2, 0.5, (1 - root) / 2])
+    assert factors("linear", 2) == [0.5, 1, 1, 0.75, 0.5, 0.25]
+
+
+# --- accumulation -------------------------------------------------------------------------------------------------
+
+
+def one_step(module, tmp_path, micro_tokens, rows=7):
+    learner = Likelihood([row(i, 1 + 9 * i) for i in range(rows)])
+    path = tmp_path / f"{micro_tokens}.jsonl"
+    journal = Journal(path)
+    run(module, learner, config(batch_size=rows, micro_tokens=micro_tokens), pad_id=0, journal=journal)
+    journal.close()
+    return records(path)[0], weights(module)
+
+
+def test_accumulation_is_the_batch(tiny_model, make_module, tmp_path):
+    from paretune.training.loop import _accumulate
+
+    def grads(micro_tokens):
+        module = make_module(tiny_model).train()
+        learner = Likelihood([row(i, 1 + 9 * i) for i in range(7)])
+        items = [learner.item(i, 0) for i in range(7)]
+        logged, tokens = _accumulate(module, learner, items, config(micro_tokens=micro_tokens), 0)
+        return logged, tokens, {name: each.grad for name, each in module.named_parameters() if each.requires_grad}
+
+    (whole, tokens, wanted), (parts, same, found) = grads(10**6), grads(1)
+    assert tokens == same and whole.keys() == parts.keys() == {"loss", "nll", "sense"}
+    for key in whole:
+        assert parts[key] == pytest.approx(whole[key], abs=1e-6), key
+    assert parts["nll"] == pytest.approx(whole["nll"], abs=1e-9)  # float64; the head is float32
+    for name, each in wanted.items():
+        tolerance = 1e-6 if name.startswith("head.") else 1e-7
+        torch.testing.assert_close(found[name], each, atol=tolerance, rtol=1e-6, msg=name)
+
+
+def test_accumulation_logs_and_steps_the_same(tiny_llama, make_module, tmp_path):
+    one, after = one_step(make_module(tiny_llama), tmp_path, 10**6)
+    two, same = one_step(make_module(tiny_llama), tmp_path, 1)
+    for key in ("step", "epoch", "loss", "nll", "sense", "lr", "tokens", "grad_norm"):
+        assert two[key] == pytest.approx(one[key], rel=1e-6), key
+    for name, each in after.items():
+        torch.testing.assert_close(same[name], each, atol=1e-5, rtol=1e-4, msg=name)
+
+
+# --- the run ------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_is_seen_once_an_epoch_and_every_step_is_logged(tiny_llama, make_module, tmp_path):
+    learner = Likelihood([row(i) for i in range(10)])
+    journal = Journal(tmp_path / "t" / "train.jsonl")
+    final = run(make_module(tiny_llama), learner, config(epochs=2), pad_id=0, journal=journal)
+    journal.close()
+    assert [sorted(i for e, i in learner.asked if e == epoch) for epoch in (0, 1)] == [list(range(10))] * 2
+    lines = records(tmp_path / "t" / "train.jsonl")
+    assert [each["step"] for each in lines] == [1, 2, 3, 4, 5, 6] and [each["epoch"] for each in lines] == [0] * 3 + [
+        1
+    ] * 3
+    assert final["steps"] == 6 and final["loss"] == lines[-1]["loss"]
+    assert all(math.isfinite(value) for each in lines for value in each.values())
+    assert lines[-1]["nll"] < lines[0]["nll"]
+    assert [each["lr"] for each in lines] == pytest.approx([1e-2 * learning_rate(config(), i, 6) for i in range(6)])
+
+
+def test_the_head_may_learn_at_a_rate_of_its_own(tiny_llama, make_module, tmp_path):
+    def moved(**values):
+        module = make_module(tiny_llama)
+        before = weights(module)
+        run(module, Likelihood([row(0)]), config(**values), pad_id=0, journal=Journal(tmp_path / "j"))
+        return {name: (each - before[name]).abs().max().item() for name, each in weights(module).items()}
+
+    slow, fast = moved(lr=1e-3), moved(lr=1e-3, lr_head=1e-1)
+    # Adam's first step is the learning rate itself
+    assert slow["head.layers.3.bias"] == pytest.approx(1e-3, rel=0.01)
+    assert fast["head.layers.3.bias"] == pytest.approx(1e-1, rel=0.01)
+    name = next(name for name in slow if "lora_B" in name)
+    assert fast[name] == slow[name] == pytest.approx(1e-3, rel=0.05)
+
+
+def test_a_number_that_is_not_finite_stops_before_the_step(tiny_llama, make_module, tmp_path):
+    learner = Likelihood([row(i) for i in range(8)], poison=f"r{order(8, 0, 0)[5]}")  # in the second step
+    module, journal = make_module(tiny_llama), Journal(tmp_path / "train.jsonl")
+    after_one = make_module(tiny_llama)
+    run(after_one, Likelihood([learner.rows[i] for i in order(8, 0, 0)[:4]]), config(schedule="constant"), pad_id=0,
+        journal=Journal(tmp_path / "other"))  # fmt: skip
+    with pytest.raises(DivergedError, match=r"stopped before the step: .*nll.* not finite. Rows in the batch: .*r"):
+        run(module, learner, config(schedule="constant"), pad_id=0, journal=journal)
+    journal.close()
+    assert [each["step"] for each in records(tmp_path / "train.jsonl")] == [1]
+    for name, each in weights(module).items():
+        assert torch.isfinite(each).all()
+        torch.testing.assert_close(each, weights(after_one)[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_the_journal_refuses_what_is_not_a_number(tmp_path):
+    journal = Journal(tmp_path / "j.jsonl")
+    with pytest.raises(ValueError, match="JSON"):
+        journal.write({"loss": math.nan})

@@ -96,7 +96,8 @@ class FakePolicy:
             if isinstance(condition, str)
             else list(condition)
         )
-        used = [{**own, **pins} if pins and own is not None else own for own in used]
+        each = [pins] * len(prompts) if isinstance(pins, dict) or not pins else pins
+        used = [{**own, **more} if more and own is not None else own for own, more in zip(used, each, strict=True)]
         texts = [self.answer(prompt, own) for prompt, own in zip(prompts, used, strict=True)]
         return [
             SimpleNamespace(text=text, profile=own, sensed=sense, tokens=len(text.split()), finished=True)

@@ -38,7 +38,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt (a conversation that ends with the user), its completions, and the wanted profile if a person gave one."""
+    """A prompt (a conversation that ends with the user), its completions, perhaps a person's wanted profile."""
 
     prompt: Messages
     completions: tuple[Completion, ...] = ()

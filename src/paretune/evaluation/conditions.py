@@ -76,7 +76,7 @@ def generate(
     max_new_tokens: int | None,
     seed: int,
     progress: Progress,
-    pins: Profile | None = None,
+    pins: Profile | Sequence[Profile] | None = None,
 ) -> list[Any]:
     """Greedy answers under one condition (`paretune.policy.Generation`s), the policy's own length limit by default."""
     limit = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}

@@ -58,21 +58,22 @@ def sweep(
     seed: int,
     progress: Progress,
 ) -> list[Step]:
-    """Pin each objective to each value of `SWEEP`, sense the rest, answer and score."""
-    steps = []
-    for objective in objectives:
-        for value in SWEEP:
-            answers = generate(
-                policy,
-                [row.prompt for row in rows],
-                "sensed",
-                pins={objective.name: value},
-                max_new_tokens=max_new_tokens,
-                seed=seed,
-                progress=progress,
-            )
-            steps.append(Step(objective.name, value, measure(rows, answers, objectives, progress)))
-    return steps
+    """Pin each objective to each value of `SWEEP`, sense the rest, answer and score; one call for all of it."""
+    asked = [(objective.name, value) for objective in objectives for value in SWEEP]
+    answers = generate(
+        policy,
+        [row.prompt for _ in asked for row in rows],
+        "sensed",
+        pins=[{name: value} for name, value in asked for _ in rows],
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        progress=progress,
+    )
+    size = len(rows)
+    return [
+        Step(name, value, measure(rows, answers[i * size : (i + 1) * size], objectives, progress))
+        for i, (name, value) in enumerate(asked)
+    ]
 
 
 def obedience(steps: Sequence[Step], objectives: Sequence[Objective], bootstrap: Bootstrap) -> dict[str, Any]:

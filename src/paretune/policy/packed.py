@@ -154,8 +154,43 @@ def forward(causal: Any, batch: Batch) -> Forward:
 def label_logp(causal: Any, hidden_NH: Tensor, label_N: Tensor) -> Tensor:
     """Log-probability [N] of each label, computed a chunk of logits at a time."""
     parts = [hidden_NH.new_zeros(0, dtype=torch.float32)] if not len(label_N) else []
+    plain = plain_head(causal) if torch.is_grad_enabled() else None
     for start in range(0, len(label_N), LABEL_CHUNK):
-        logits = project(causal, hidden_NH[start : start + LABEL_CHUNK])
-        labels = label_N[start : start + LABEL_CHUNK]
-        parts.append(-nn.functional.cross_entropy(logits, labels, reduction="none"))
+        hidden, labels = hidden_NH[start : start + LABEL_CHUNK], label_N[start : start + LABEL_CHUNK]
+        if plain is not None:
+            parts.append(_FrozenHeadLogp.apply(hidden, plain, labels))  # type: ignore[no-untyped-call]
+        else:
+            parts.append(-nn.functional.cross_entropy(project(causal, hidden), labels, reduction="none"))
     return torch.cat(parts)
+
+
+def plain_head(causal: Any) -> Tensor | None:
+    """The LM head's weight [V, H] when logits are just its product with the hidden states and it is frozen."""
+    head, config = causal.get_output_embeddings(), causal.config.get_text_config()
+    scaled = any(getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping"))
+    if scaled or type(head) is not nn.Linear or head.bias is not None or head.weight.requires_grad:
+        return None
+    return head.weight
+
+
+class _FrozenHeadLogp(torch.autograd.Function):
+    """log softmax(h W^T)[label] with the gradient to h made in the forward pass.
+
+    Each log-probability depends on its own hidden state alone, so d logp_n / d h_n = W[label_n] - softmax_n W can be
+    kept ([N, H]) in place of the softmax ([N, V]), and the backward pass is one multiplication.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, label_N: Tensor) -> Tensor:
+        logits_NV = hidden_NH @ weight_VH.T
+        logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+        total_N1 = logits_NV.logsumexp(-1, keepdim=True)
+        logp_N = (logits_NV.gather(1, label_N[:, None]) - total_N1)[:, 0]
+        softmax_NV = logits_NV.sub_(total_N1).exp_()
+        ctx.save_for_backward(weight_VH[label_N] - softmax_NV.to(weight_VH.dtype) @ weight_VH)
+        return logp_N
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
+        (slope_NH,) = ctx.saved_tensors
+        return (grads[0][:, None].to(slope_NH.dtype) * slope_NH), None, None

@@ -6,7 +6,7 @@ Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT), `head.safe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -116,17 +116,18 @@ class Policy:
         prompts: Sequence[Messages],
         *,
         condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] = "sensed",
-        pins: Profile | None = None,
+        pins: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
-        batch_size: int = 32,
+        batch_size: int = 64,
         progress: Progress = NO_PROGRESS,
     ) -> list[Generation]:
         """Answers guided by a condition: what is sensed, the mean, all ones, nothing, one profile or one a prompt.
 
-        Pins override the condition's values. One prefill a prompt: the head reads it and generation continues it.
+        Pins (the same for all, or one mapping a prompt) override the condition's values. One prefill a prompt: the
+        head reads it and generation continues it.
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
         plan = self._plan(condition, pins, len(prompts))
@@ -164,28 +165,32 @@ class Policy:
             if total > limit:
                 raise InputError(f"prompt and answer need {total} tokens, but the model's context is {limit}")
 
-    def _plan(self, condition: Any, pins: Profile | None, count: int) -> Any:
-        """A function (prompt index, sensed profile) -> profile to condition on."""
-        names = self.names
-        pinned = check_profile(pins or {}, names, partial=True, what="pin")
-        if isinstance(condition, str):
-            if condition not in CONDITIONS:
-                raise InputError(f"unknown condition '{condition}'.{did_you_mean(condition, CONDITIONS)}")
-            if condition == "sensed":
-                if self.head is None:
-                    raise InputError(
-                        f"a policy trained by '{self.method}' has no sensing head; use condition none or give a profile"
-                    )
-                return lambda i, sensed: self.renderer.snapped(sensed) | pinned
-            fixed = {"mean": self.mean_profile, "ones": dict.fromkeys(names, 1.0), "none": {}}[condition] | pinned
-            return lambda i, sensed: fixed
-        if isinstance(condition, Mapping):
-            given = check_profile(condition, names, partial=True) | pinned
-            return lambda i, sensed: given
-        profiles = [check_profile(each or {}, names, partial=True) | pinned for each in condition]
-        if len(profiles) != count:
-            raise InputError(f"{len(profiles)} profiles were given for {count} prompts")
-        return lambda i, sensed: profiles[i]
+    def _plan(self, condition: Any, pins: Any, count: int) -> Callable[[int, Profile | None], Profile]:
+        """A function (prompt index, sensed profile) -> profile to condition on (empty = nothing)."""
+        pinned = self._per_prompt(pins or {}, "pin", count)
+        if not isinstance(condition, str):
+            given = self._per_prompt(condition, "profile", count)
+            return lambda i, sensed: given(i) | pinned(i)
+        if condition not in CONDITIONS:
+            raise InputError(f"unknown condition '{condition}'.{did_you_mean(condition, CONDITIONS)}")
+        if condition == "sensed":
+            if self.head is None:
+                raise InputError(
+                    f"a policy trained by '{self.method}' has no sensing head; use condition none or give a profile"
+                )
+            return lambda i, sensed: self.renderer.snapped(sensed or {}) | pinned(i)
+        fixed = {"mean": self.mean_profile, "ones": dict.fromkeys(self.names, 1.0), "none": {}}[condition]
+        return lambda i, sensed: fixed | pinned(i)
+
+    def _per_prompt(self, given: Any, what: str, count: int) -> Callable[[int], Profile]:
+        """One profile for all prompts, or one a prompt, checked."""
+        if isinstance(given, Mapping):
+            same = check_profile(given, self.names, partial=True, what=what)
+            return lambda i: same
+        each = [check_profile(one or {}, self.names, partial=True, what=what) for one in given]
+        if len(each) != count:
+            raise InputError(f"{len(each)} {what}s were given for {count} prompts")
+        return lambda i: each[i]
 
     @torch.no_grad()
     def features(

@@ -22,6 +22,8 @@ class SgaConfig(TrainConfig):
     targets: the head learns the chosen completion's scores, or the row's `wanted` profile where it has one.
     standardise: the sensing error is measured in standard deviations of the targets.
     backbone_grad_scale: how much of the head's gradient reaches the backbone (1 the paper, 0 none).
+    completions, spread: scored completions of a prompt taught at one time, and how many random candidates each next one
+        is chosen from (the one whose profile differs most; 1 = at random).
     unconditioned: share of rows that see the chosen completion without any profile.
     contrast_margin: completions whose profiles differ by less (mean absolute difference) are not contrasted.
     head_epochs: after joint training the head is fitted alone on the trained backbone's read-outs for this many epochs,
@@ -35,13 +37,14 @@ class SgaConfig(TrainConfig):
     weight_dpo: float = 0.0
     weight_sft: float = 0.0
     weight_conditional: float = 1.0
-    weight_contrast: float = 0.0
+    weight_contrast: float = 0.3
     weight_sense: float = 1.0
     beta: float = 0.1
-    contrast_beta: float = 0.1
+    contrast_beta: float = 0.3
     contrast_margin: float = 0.15
     reference_free: bool = False
-    completions: int = 3
+    completions: int = 2
+    spread: int = 3
     unconditioned: float = 0.1
     standardise: bool = True
     backbone_grad_scale: float = 0.0
@@ -59,7 +62,7 @@ class SgaConfig(TrainConfig):
             raise InputError(
                 "at least one of weight_dpo, weight_sft, weight_conditional, weight_contrast must be above 0"
             )
-        for name in ("beta", "contrast_beta", "head_lr", "completions"):
+        for name in ("beta", "contrast_beta", "head_lr", "completions", "spread"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"must be above 0, found {getattr(self, name)}", field=name)
         for name in ("unconditioned", "backbone_grad_scale", "contrast_margin"):
@@ -107,8 +110,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-sft": {**_PAPER, "weight_dpo": 0.0, "weight_sft": 1.0},
     "robust": {
         "epochs": 2,
-        "batch_size": 16,
-        "lr": 4e-4,
+        "batch_size": 8,
+        "lr": 8e-4,
         "lr_head": 3e-4,
         "lora_r": 16,
         "lora_alpha": 32,

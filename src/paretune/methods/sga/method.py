@@ -64,8 +64,7 @@ class SgaLearner:
     def _add_answers(self, item: RoleItem, example: Example, draw: random.Random, nothing: bool) -> None:
         """Several scored completions, each under its own profile; neighbours are contrasted."""
         config = self.config
-        count = min(config.completions, len(example.answers))
-        picked = draw.sample(range(len(example.answers)), count)
+        picked = self._pick(example, draw)
         if config.weight_conditional:
             if nothing:
                 item.likelihood.append(item.add(example, 0, None))
@@ -76,6 +75,20 @@ class SgaLearner:
             own, other = example.answers[one].profile, example.answers[two].profile
             if profile_distance(own, other) >= config.contrast_margin:
                 item.contrast.append((item.add(example, one, own), item.add(example, one, other)))
+
+    def _pick(self, example: Example, draw: random.Random) -> list[int]:
+        """`completions` different answers: the first at random, each next the farthest in profile from the one before,
+        of `spread` random candidates."""
+        left = list(range(len(example.answers)))
+        draw.shuffle(left)
+        picked = [left.pop()]
+        while left and len(picked) < self.config.completions:
+            before = example.answers[picked[-1]].profile
+            candidates = left[-self.config.spread :]
+            best = max(candidates, key=lambda i: profile_distance(example.answers[i].profile, before))
+            left.remove(best)
+            picked.append(best)
+        return picked
 
     def counts(self, items: Sequence[RoleItem]) -> dict[str, float]:
         """Denominators of the effective batch."""

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from paretune.evaluation import evaluate as evaluate
     from paretune.methods import train as train
     from paretune.pareto import front as front
+    from paretune.policy import generate as generate
     from paretune.policy import load_policy as load_policy
     from paretune.policy import sample as sample
+    from paretune.policy import sense as sense
     from paretune.profile import Objective as Objective
     from paretune.profile import Scale as Scale
     from paretune.rewards import parse_objective as parse_objective
@@ -30,11 +32,13 @@ _HOMES = {
     "Scale": "paretune.profile",
     "evaluate": "paretune.evaluation",
     "front": "paretune.pareto",
+    "generate": "paretune.policy",
     "load_policy": "paretune.policy",
     "parse_objective": "paretune.rewards",
     "read_rows": "paretune.data",
     "sample": "paretune.policy",
     "score": "paretune.rewards",
+    "sense": "paretune.policy",
     "train": "paretune.methods",
     "write_rows": "paretune.data",
 }

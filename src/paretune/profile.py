@@ -67,10 +67,13 @@ class Scale:
             )
         if kind == "quantile":
             return cls("quantile", reverse, knots=tuple(_quantile(values, i / (_KNOTS - 1)) for i in range(_KNOTS)))
+        if not math.isfinite(values[-1] - values[0]):
+            raise InputError(f"the scores of objective '{name}' span more than a number can hold; rescale them")
         if kind == "minmax":
             return cls("minmax", reverse, low=values[0], high=values[-1])
         mean = math.fsum(values) / len(values)
-        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        span = values[-1] - values[0]  # squares of very large or very small numbers would leave a float's range
+        std = span * math.sqrt(math.fsum(((value - mean) / span) ** 2 for value in values) / len(values))
         return cls(kind, reverse, mean=mean, std=std)
 
     def apply(self, score: float) -> float:

@@ -42,7 +42,7 @@ def generate(
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 128,
     seed: Seed = 0,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = 64,
     out: Annotated[Path | None, typer.Option("--out", help="Write JSON Lines here in place of printing.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paretune.errors import InputError
+
 Message = dict[str, str]
 """{"role": "system" | "user" | "assistant", "content": text}"""
 Messages = list[Message]
@@ -60,6 +62,18 @@ class Row:
         if self.wanted is not None:
             out["wanted"] = dict(self.wanted)
         return out | self.extra
+
+
+def as_messages(prompt: str | Messages) -> Messages:
+    """A prompt as a conversation: plain text is one user message."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if not isinstance(prompt, list) or not all(isinstance(each, dict) for each in prompt):
+        raise InputError(f"a prompt is text or a list of messages, found {type(prompt).__name__}")
+    for message in prompt:
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            raise InputError(f"a message has a role and a content, both text; found {message!r:.200}")
+    return prompt
 
 
 def prompt_key(messages: Sequence[Mapping[str, str]]) -> str:

@@ -4,6 +4,7 @@ from paretune.policy.folder import load_policy, save_policy
 from paretune.policy.policy import CONDITIONS, Generation, Policy
 from paretune.policy.renderer import STYLES, Renderer
 from paretune.policy.sample import SampleResult, sample
+from paretune.policy.verbs import generate, sense
 
 __all__ = [
     "CONDITIONS",
@@ -12,7 +13,9 @@ __all__ = [
     "Policy",
     "Renderer",
     "SampleResult",
+    "generate",
     "load_policy",
     "sample",
     "save_policy",
+    "sense",
 ]

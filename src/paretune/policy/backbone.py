@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,6 +95,8 @@ def quiet_transformers() -> None:
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     logging.getLogger("peft").setLevel(logging.ERROR)
+    # PEFT 0.21 asks transformers 5.24 under a name that is going away; nothing a user could do about it
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
 
 
 def decoder(causal: Any) -> nn.Module:

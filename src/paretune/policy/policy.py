@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from paretune.data.rows import Messages
+from paretune.data.rows import Messages, as_messages
 from paretune.errors import InputError, did_you_mean
 from paretune.policy.backbone import context_length
 from paretune.policy.engine import Sampling, by_length, decode, prefill, row_seed
@@ -78,7 +78,7 @@ class Policy:
 
     def sense(
         self,
-        prompts: Sequence[Messages],
+        prompts: Sequence[str | Messages],
         pins: Profile | None = None,
         *,
         batch_size: int = 32,
@@ -86,7 +86,7 @@ class Policy:
     ) -> list[Profile]:
         """The profile that fits each prompt, read from the raw prompt; pinned objectives keep their pins."""
         pinned = check_profile(pins or {}, self.names, partial=True, what="pin")
-        prefixes = [self._checked_prefix(messages, 0) for messages in prompts]
+        prefixes = [self._checked_prefix(messages, 0) for messages in map(as_messages, prompts)]
         out: list[Profile] = [{} for _ in prompts]
         with progress("sense", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
@@ -113,7 +113,7 @@ class Policy:
 
     def generate(
         self,
-        prompts: Sequence[Messages],
+        prompts: Sequence[str | Messages],
         *,
         condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] = "sensed",
         pins: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
@@ -131,7 +131,8 @@ class Policy:
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
         plan = self._plan(condition, pins, len(prompts))
-        prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in prompts]
+        chats = [as_messages(prompt) for prompt in prompts]
+        prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in chats]
         out: list[Generation | None] = [None] * len(prompts)
         stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
         with progress("generate", len(prompts)) as task:
@@ -139,7 +140,7 @@ class Policy:
                 state = prefill(self.causal, [prefixes[i] for i in index], self.tokenizer.pad_token_id)
                 sensed = self._read(state.readout_BH) if self.head is not None else [None] * len(index)
                 used = [plan(i, own) for i, own in zip(index, sensed, strict=True)]
-                suffixes = [self.renderer.suffix(prompts[i], own) for i, own in zip(index, used, strict=True)]
+                suffixes = [self.renderer.suffix(chats[i], own) for i, own in zip(index, used, strict=True)]
                 self._check_room(prefixes, suffixes, index, max_new_tokens)
                 decoded = decode(
                     self.causal,
@@ -194,12 +195,12 @@ class Policy:
 
     @torch.no_grad()
     def features(
-        self, prompts: Sequence[Messages], *, batch_size: int = 32, progress: Progress = NO_PROGRESS
+        self, prompts: Sequence[str | Messages], *, batch_size: int = 32, progress: Progress = NO_PROGRESS
     ) -> np.ndarray:
         """Read-out hidden states [n, H] of the *base* model (adapter off), float32: what a linear probe starts from."""
         if self.peft is None and self.metadata.get("adapter"):
             raise RuntimeError("a fused policy has no base model to read any more; take features before fuse()")
-        prefixes = [self._checked_prefix(messages, 0) for messages in prompts]
+        prefixes = [self._checked_prefix(messages, 0) for messages in map(as_messages, prompts)]
         out: list[np.ndarray | None] = [None] * len(prompts)
         with progress("base features", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
@@ -217,7 +218,7 @@ class Policy:
     @torch.no_grad()
     def loglik(
         self,
-        prompts: Sequence[Messages],
+        prompts: Sequence[str | Messages],
         texts: Sequence[str],
         profiles: Sequence[Profile | None],
         *,
@@ -230,7 +231,7 @@ class Policy:
                 self.renderer.prefix(prompt),
                 [Branch(self.renderer.suffix(prompt, profile), self.renderer.completion(text))],
             )
-            for prompt, text, profile in zip(prompts, texts, profiles, strict=True)
+            for prompt, text, profile in zip(map(as_messages, prompts), texts, profiles, strict=True)
         ]
         out = [0.0] * len(rows)
         with progress("likelihood", len(rows)) as task:

@@ -78,12 +78,16 @@ def add_adapter(causal: Any, config: TrainConfig) -> Any:
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules=_targets(causal, config.lora_layers),
+        fan_in_fan_out=_has_conv1d(causal),
         task_type="CAUSAL_LM",
     )
     # adapters in the backbone's own precision; the optimizer keeps float32 masters
     peft = get_peft_model(causal, lora, autocast_adapter_dtype=False)
     if config.gradient_checkpointing:
-        causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if hasattr(causal, "activation_checkpointing_enable"):  # the name since transformers 5.24; never re-entrant
+            causal.activation_checkpointing_enable()
+        else:
+            causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         causal.enable_input_require_grads()
     return peft
 
@@ -112,3 +116,10 @@ def _targets(causal: Any, upper: int) -> str | list[str]:
         if isinstance(module, (nn.Linear, Conv1D)) and wanted & set(name.split("."))
     ]
     return names
+
+
+def _has_conv1d(causal: Any) -> bool:
+    """GPT-2's layers keep their weights transposed; PEFT wants to be told."""
+    from transformers.pytorch_utils import Conv1D
+
+    return any(isinstance(module, Conv1D) for module in causal.modules())

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 ARGS ?=
 
-.PHONY: help setup demo test test-slow lint format docs clean
+.PHONY: help setup demo test test-slow lint format bench docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -45,6 +45,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 format: $(STAMP)  ## let ruff put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## what a training step costs on this machine
+	$(BIN)/python benchmarks/packed_step.py $(ARGS)
 
 docs: $(STAMP)  ## write docs/cli.md anew from --help
 	$(BIN)/python docs/make_cli.py

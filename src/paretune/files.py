@@ -27,10 +27,23 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def check_parent(path: Path | str) -> Path:
+    """Where a file or folder can be made: the path with symbolic links followed. `InputError` when it cannot be."""
+    target = Path(os.path.realpath(path))
+    above = target.parent
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        raise InputError(f"cannot be written: {above} is not a folder", file=path)
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot be written: {above} is read-only", file=path)
+    return target
+
+
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[IO[bytes]]:
     """Yield a binary file that replaces `path` when the block ends well and leaves nothing when it does not."""
-    path = Path(path)
+    path = check_parent(path)
     if path.is_dir():
         raise InputError("is a folder, a file name is needed", file=path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,9 +116,9 @@ OURS = ".paretune"
 
 def check_target_folder(path: Path | str, *, overwrite: bool) -> Path:
     """Refuse an output folder that exists: another's always, ours unless `overwrite`."""
-    path = Path(path)
+    given, path = path, check_parent(path)
     if path.is_file():
-        raise InputError("is a file; an output folder is needed", file=path)
+        raise InputError("is a file; an output folder is needed", file=given)
     if path.is_dir() and any(path.iterdir()):
         if not (path / OURS).exists():
             raise InputError("exists and was not written by paretune; choose another folder", file=path)

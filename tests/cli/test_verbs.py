@@ -146,7 +146,7 @@ def test_generate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
     done = invoke("generate", "p", "--prompt", "Hi")
     assert done.stdout == "answer 0\n"
-    plain = dict(condition="sensed", pins=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, batch_size=32)
+    plain = dict(condition=None, pins=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, batch_size=64)
     assert policy.generate.options == plain | dict(progress=NO_PROGRESS)
     options = "--pin joy=0.5 --condition mean --max-new-tokens 3 --temperature 0.5 --top-p 0.9 --seed 4 --batch-size 2"
     done = invoke("generate", "p", "--prompt", "Hi", *options.split(), "--json")

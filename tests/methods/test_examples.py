@@ -77,8 +77,8 @@ def test_rows_that_do_not_fit_are_dropped_and_counted(renderer):
     assert [each.row.id for each in kept] == ["good", "third"] and len(kept[1].answers) == 2
     assert dropped.to_dict() == {"prompts_too_long": 1, "pairs_too_long": 1, "completions_too_long": 1}
     for bad, message in (
-        (long_prompt, "field 'long': the prompt has"),
-        (long_answer, "field 'pair': prompt and completion"),
+        (long_prompt, "row 'long': the prompt of"),
+        (long_answer, "row 'pair': the pair does not fit"),
     ):
         with pytest.raises(InputError, match=message):
             examples(renderer, [bad], max_length=200, strict=True)

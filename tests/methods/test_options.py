@@ -43,9 +43,10 @@ SENSING = {
     "weight_dpo": "1",
     "weight_sft": "1",
     "weight_conditional": "2",
-    "weight_contrast": "1",
+    "weight_contrast": "0.5",
     "weight_sense": "3",
     "completions": "1",
+    "spread": "1",
     "unconditioned": "1",
     "standardise": "false",
     "backbone_grad_scale": "1",
@@ -176,7 +177,7 @@ def test_every_preset_builds():
     [
         ("weight_dpo=-1", "field 'weight_dpo': must be 0 or more"),
         ("weight_sense=.nan", "field 'weight_sense'"),
-        ("weight_conditional=0", "at least one of weight_dpo, weight_sft, weight_conditional, weight_contrast"),
+        ("weight_conditional=0 weight_contrast=0", "at least one of weight_dpo, weight_sft, weight_conditional"),
         ("beta=0", "field 'beta'"),
         ("contrast_beta=-1", "field 'contrast_beta'"),
         ("head_lr=0", "field 'head_lr'"),
@@ -186,11 +187,11 @@ def test_every_preset_builds():
         ("contrast_margin=-0.1", "field 'contrast_margin'"),
         ("head_epochs=-1", "field 'head_epochs'"),
         ("head.depth=-1", "head: .*depth at least 0"),
-        ("head.widht=3", "Did you mean 'width'"),
+        ("head.widht=3", "Did you mean 'head.width'"),
         ("weight_contrst=1", "Did you mean 'weight_contrast'"),
         ("style=level", "Did you mean 'levels'"),
     ],
 )
 def test_settings_of_sga_out_of_range(setting, message):
     with pytest.raises(InputError, match=message):
-        resolve(SgaConfig, presets=PRESETS, default_preset="robust", settings=[setting])
+        resolve(SgaConfig, presets=PRESETS, default_preset="robust", settings=setting.split())

@@ -164,7 +164,7 @@ def test_the_base_model_may_have_moved(saved, tmp_path, tiny_llama, prompts):
     policy, folder = saved
     shutil.copytree(tiny_llama, tmp_path / "elsewhere")
     edit(folder, base_model="/no/longer/here")
-    with pytest.raises(InputError, match="/no/longer/here: no such model folder"):
+    with pytest.raises(InputError, match="its base model '/no/longer/here' no such model folder; say where it is"):
         load_policy(folder)
     assert load_policy(folder, base=str(tmp_path / "elsewhere")).sense(prompts) == policy.sense(prompts)
 
@@ -269,4 +269,34 @@ def test_a_tokenizer_that_cannot_be_loaded(saved):
     _, folder = saved
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
+        load_policy(folder)
+
+
+def test_not_finite_weights_are_refused(saved):
+    _, folder = saved
+    for name in ("adapter/adapter_model.safetensors", "head.safetensors"):
+        path = folder / name
+        tensors = tensors_of(path)
+        broken = {key: torch.full_like(each, float("nan")) for key, each in tensors.items()}
+        save_file(broken, str(path), metadata={"format": "pt"})
+        with pytest.raises(InputError, match="holds NaN or infinity"):
+            load_policy(folder)
+        save_file(tensors, str(path), metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapter": False}, "the folder has one"),
+        ({"adapter": 1}, "must be a bool"),
+        ({"head": 5}, "policy.json"),
+        ({"mean_profile": 5}, "mean_profile is a mapping"),
+        ({"mean_profile": {"zz": 0.5}}, "unknown objective 'zz'"),
+        ({"base_fingerprint": "0" * 16}, "another base model"),
+    ],
+)
+def test_a_tampered_description_is_refused(saved, changes, message):
+    _, folder = saved
+    edit(folder, **changes)
+    with pytest.raises(InputError, match=message):
         load_policy(folder)

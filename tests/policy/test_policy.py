@@ -64,8 +64,9 @@ def test_a_policy_without_a_head_says_so(llama, prompts):
     with pytest.raises(InputError, match="'dpo' has no sensing head"):
         llama.sense(prompts)
     with pytest.raises(InputError, match="'dpo' has no sensing head"):
-        llama.generate(prompts)
+        llama.generate(prompts, condition="sensed")
     answer = llama.generate(prompts[:1], condition="none", max_new_tokens=3)[0]
+    assert llama.generate(prompts[:1], max_new_tokens=3) == [answer]  # without a head, nothing is the default
     assert answer.sensed is None and answer.profile is None
 
 

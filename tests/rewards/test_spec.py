@@ -13,7 +13,10 @@ def test_a_spec_becomes_an_unfitted_objective_with_phrases() -> None:
     objective = parse_objective("short=lexical:brevity")
     assert (objective.name, objective.spec, objective.direction) == ("short", "lexical:brevity", "maximise")
     assert objective.scale is None
-    assert objective.phrases[0].startswith("Answer at length") and objective.phrases[4].startswith("Answer in a few")
+    assert (
+        objective.phrases[0] == "Answer in a full paragraph."
+        and objective.phrases[4] == "Answer in five words or fewer."
+    )
 
 
 def test_minimising_turns_the_phrases_round() -> None:

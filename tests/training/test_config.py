@@ -115,7 +115,7 @@ def test_values_of_the_wrong_type(setting, message):
     ("setting", "message"),
     [
         ("epoch=1", "unknown setting 'epoch'. Did you mean 'epochs'"),
-        ("inner.widht=1", "unknown setting 'inner.widht'. Did you mean 'width'"),
+        ("inner.widht=1", "unknown setting 'inner.widht'. Did you mean 'inner.width'"),
         ("qqq=1", "unknown setting 'qqq'. Known: .*batch_size"),
         ("preset=bigg", "unknown preset 'bigg'. Did you mean 'big'"),
         ("preset=[1]", "unknown preset"),

@@ -29,7 +29,8 @@ QUIET = {
 }
 """Defaults for the libraries below, so that what a verb prints is its own; the user's environment goes first."""
 
-DISK = {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+DISK = {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+DISK |= {errno.ENAMETOOLONG, errno.EEXIST, errno.ENOENT, errno.EDQUOT, errno.EIO, errno.ELOOP}
 """What the system refuses because of a path or a disk: the user's to mend, not ours."""
 
 
@@ -44,9 +45,9 @@ class Verbs(TyperGroup):
             complain(str(error))
             raise typer.Exit(BAD_INPUT) from None
         except OSError as error:
-            if error.errno not in DISK or error.filename is None:
+            if error.errno not in DISK:
                 raise
-            complain(f"{error.filename}: {error.strerror}")
+            complain(f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}")
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
             complain("interrupted", word="")

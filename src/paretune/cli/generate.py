@@ -9,6 +9,7 @@ import typer
 
 from paretune.cli.inputs import check_target_file, read_condition, read_prompts
 from paretune.cli.options import (
+    Base,
     BatchSize,
     Json,
     MaxNewTokens,
@@ -30,20 +31,21 @@ def generate(
     prompts: Prompts = None,
     pin: Pins = None,
     condition: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--condition",
             metavar="sensed|mean|ones|none|FILE",
             help="What guides the answers: the sensed profile, the training mean, all ones, nothing, or a file (.json: "
-            "a profile for all prompts; .jsonl: a profile a prompt).",
+            "a profile for all prompts; .jsonl: a profile a prompt). Default: sensed (none without a head).",
         ),
-    ] = "sensed",
+    ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token.")] = 0.0,
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 128,
     seed: Seed = 0,
     batch_size: BatchSize = 64,
     out: Annotated[Path | None, typer.Option("--out", help="Write JSON Lines here in place of printing.")] = None,
+    base: Base = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -57,11 +59,11 @@ def generate(
 
     rows = read_prompts(prompt, prompts)
     check_target_file(out, overwrite=overwrite)
-    loaded = load_policy(policy)
+    loaded = load_policy(policy, base=base)
     names = [objective.name for objective in loaded.objectives]
     answers = loaded.generate(
         [row.prompt for row in rows],
-        condition=read_condition(condition, names, len(rows)),
+        condition=read_condition(condition, names, len(rows)) if condition is not None else None,
         pins=parse_pins(pin or (), names) or None,
         max_new_tokens=max_new_tokens,
         temperature=temperature,

@@ -35,6 +35,10 @@ def read_prompts(prompt: str | None, prompts: Path | None) -> list[Row]:
 
 def check_target_file(path: Path | None, *, overwrite: bool) -> None:
     """Refuse an output file that exists, before any work is done."""
+    from paretune.files import check_parent
+
+    if path is not None:
+        check_parent(path)
     if path is not None and path.exists() and not overwrite:
         raise InputError("exists already; pass --overwrite to replace it", file=path)
 

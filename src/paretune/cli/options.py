@@ -13,6 +13,10 @@ SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Drop and cou
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 
 PolicyFolder = Annotated[Path, typer.Argument(metavar="POLICY", help="A folder that `paretune train` wrote.")]
+Base = Annotated[
+    str | None,
+    typer.Option("--base", metavar="MODEL", help="Where the base model is, if not where it was in training."),
+]
 Prompt = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="One prompt.")]
 Prompts = Annotated[
     Path | None, typer.Option("--prompts", metavar="FILE", help="Many: rows with a `prompt`, or .txt, one a line.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paretune.cli.inputs import check_target_file, read_prompts
-from paretune.cli.options import Json, Overwrite, Pins, PolicyFolder, Prompt, Prompts
+from paretune.cli.options import Base, Json, Overwrite, Pins, PolicyFolder, Prompt, Prompts
 from paretune.cli.output import emit, profile_bars, say
 from paretune.cli.progress import bars
 
@@ -19,6 +19,7 @@ def sense(
     prompts: Prompts = None,
     pin: Pins = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write JSON Lines here in place of printing.")] = None,
+    base: Base = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -32,7 +33,7 @@ def sense(
 
     rows = read_prompts(prompt, prompts)
     check_target_file(out, overwrite=overwrite)
-    loaded = load_policy(policy)
+    loaded = load_policy(policy, base=base)
     pins = parse_pins(pin or (), [objective.name for objective in loaded.objectives])
     profiles = loaded.sense([row.prompt for row in rows], pins or None, progress=bars())
     records = [

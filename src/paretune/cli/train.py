@@ -64,7 +64,8 @@ def train(
         dropped = {cause: count for cause, count in result.dropped.items() if count}
         if dropped:
             say("dropped: " + ", ".join(f"{count:,} {cause}" for cause, count in dropped.items()))
-        say(f'next: paretune sense {result.folder} --prompt "..."')
+        senses = any(name.startswith("sense_") or name == "sense" for name in result.metrics)
+        say(f'next: paretune {"sense" if senses else "generate"} {result.folder} --prompt "..."')
 
     emit(result, as_json, show)
 

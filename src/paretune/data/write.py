@@ -8,7 +8,7 @@ from typing import Any
 
 from paretune.data.rows import Row
 from paretune.errors import InputError
-from paretune.files import atomic_file, read_json, write_json, write_jsonl
+from paretune.files import atomic_file, check_parent, read_json, write_json, write_jsonl
 from paretune.profile import Objective, check_names
 
 FORMAT = 1
@@ -20,6 +20,7 @@ _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 def check_rows_target(path: Path | str, *, overwrite: bool = True) -> Path:
     """A file name that rows can be written to; refuses an existing one unless `overwrite`."""
     path = Path(path)
+    check_parent(path)
     if not path.name.lower().endswith(_ENDINGS):
         raise InputError(f"rows are written to a file that ends in {', '.join(_ENDINGS)}", file=path)
     if path.is_dir():

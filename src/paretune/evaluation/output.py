@@ -45,7 +45,16 @@ def command(folders: Sequence[Path], data: Path | str, out: Path | str, settings
         words += ["--objective", item]
     for flag, value in (("--max-prompts", settings.max_prompts), ("--max-new-tokens", settings.max_new_tokens)):
         words += [flag, str(value)] if value is not None else []
-    words += ["--split", settings.split, "--bootstrap", str(settings.bootstrap), "--seed", str(settings.seed)]
+    words += [
+        "--control-prompts",
+        str(settings.control_prompts),
+        "--split",
+        settings.split,
+        "--bootstrap",
+        str(settings.bootstrap),
+        "--seed",
+        str(settings.seed),
+    ]
     return shlex.join(words)
 
 

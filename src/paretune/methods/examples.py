@@ -99,12 +99,12 @@ def _encode_one(
     room = max_length - len(prefix) - max(len(example.suffix(target)), len(example.suffix(_ones(renderer))))
     if room < 1:
         if strict:
-            raise InputError(f"the prompt has {len(prefix)} tokens and does not fit into {max_length}", field=row.id)
+            raise InputError(f"row '{row.id}': the prompt of {len(prefix)} tokens does not fit into {max_length}")
         dropped.prompts_too_long += 1
         return None
     if max(len(chosen.ids), len(rejected.ids)) > room:
         if strict:
-            raise InputError(f"prompt and completion do not fit into {max_length} tokens", field=row.id)
+            raise InputError(f"row '{row.id}': the pair does not fit into {max_length} tokens")
         dropped.pairs_too_long += 1
         return None
     for each in others:

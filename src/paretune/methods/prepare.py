@@ -73,8 +73,17 @@ def prepare(
             f"the rows have no scores, and '{method.name}' needs them; run `paretune score` first", file=data
         )
     if objectives:
-        check_names(objectives)
-    split = split_rows(rows, seed=config.seed, validation=config.validation, test=config.test)
+        try:
+            check_names(objectives)
+        except InputError as error:
+            raise InputError(error.message, file=data) from None
+    _check_wanted(data, rows, objectives, getattr(config, "targets", "chosen"))
+    try:
+        split = split_rows(rows, seed=config.seed, validation=config.validation, test=config.test)
+    except InputError as error:
+        raise InputError(
+            f"{error.message}; give more rows, or --set validation=0 --set test=0 to train on all", file=data
+        ) from None
     if not split.train:
         raise InputError(f"{len(rows)} row(s) leave nothing to train on after the split", file=data)
     objectives = [each if each.scale else replace(each, scale_kind=config.scale) for each in objectives]
@@ -89,6 +98,22 @@ def prepare(
         "targets": getattr(config, "targets", "chosen"),
     }
     return Prepared(objectives, split, len(rows), {"bad_rows": report.bad} if report.bad else {}, described)
+
+
+def _check_wanted(path: Path | str, rows: Sequence[Row], objectives: Sequence[Objective], targets: str) -> None:
+    """A wanted profile may leave objectives out, but may not name one that no row is scored for."""
+    scored = {name for row in rows for each in row.completions for name in each.scores}
+    scored |= {each.name for each in objectives}
+    for row in rows:
+        for name in row.wanted or {}:
+            if name not in scored:
+                raise InputError(
+                    f"row '{row.id}' wants '{name}', for which no row has a score.{did_you_mean(name, scored)}",
+                    file=path,
+                    field="wanted",
+                )
+    if targets == "wanted" and not any(row.wanted for row in rows):
+        raise InputError("no row has a 'wanted' profile, which targets=wanted needs; use targets=chosen", file=path)
 
 
 def _digest(path: Path | str) -> str | None:
@@ -110,7 +135,9 @@ def encode_split(
         pairs, report = build_pairs(rows, prepared.objectives)
         if not method.pairs:
             paired = {id(pair.row) for pair in pairs}
-            pairs += single_pairs([row for row in rows if id(row) not in paired], prepared.objectives)
+            single = single_pairs([row for row in rows if id(row) not in paired], prepared.objectives)
+            report.too_few -= len(single)
+            pairs += single
         for cause in ("ties", "too_few"):
             causes[cause] = causes.get(cause, 0) + getattr(report, cause)
         parts.append(
@@ -126,7 +153,11 @@ def encode_split(
     train, validation = parts
     total = {key: value for key, value in {**prepared.dropped, **causes, **dropped.to_dict()}.items() if value}
     if not train:
-        raise InputError(f"no row is left to train on; dropped: {total or 'none, the data holds no completions'}")
+        causes_said = ", ".join(f"{count} {cause.replace('_', ' ')}" for cause, count in total.items())
+        raise InputError(
+            f"no row is left to train on; dropped: {causes_said or 'none, the rows hold no completions'}",
+            file=prepared.data["path"],
+        )
     return Encoded(train, validation, _mean_profile(train, prepared.objectives), len(train) + len(validation), total)
 
 

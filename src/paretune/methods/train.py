@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from paretune.methods.prepare import Encoded, encode_split, prepare, train_keys
 from paretune.methods.registry import get_method
 from paretune.methods.validate import validate
 from paretune.policy import Policy, Renderer, save_policy
-from paretune.policy.backbone import context_length, hidden_size, load_backbone
+from paretune.policy.backbone import context_length, fingerprint, hidden_size, load_backbone
 from paretune.policy.engine import by_length, prefill
 from paretune.policy.head import SensingHead
 from paretune.progress import NO_PROGRESS, Progress
@@ -72,10 +74,10 @@ def train(
     learner = how.learner(encoded.train, cfg, [each.name for each in prepared.objectives])
     if how.senses:
         learner.head = module.head  # type: ignore[attr-defined]
-    journal = Journal(out.with_name(f".{out.name}.train.jsonl"))
+    journal = Journal(_journal_path(out))
     try:
         final = run(module, learner, cfg, pad_id=tokenizer.pad_token_id, journal=journal, progress=progress)
-        policy = _policy(how, cfg, model, module, renderer, prepared.data, encoded)
+        policy = _policy(how, cfg, _place(model), module, renderer, prepared.data, encoded)
         if how.senses and _any(cfg).head_epochs:
             final["head_validation_loss"] = _refit_head(policy, _any(cfg), encoded, progress)
         metrics = final | validate(policy, encoded.validation, progress=progress)
@@ -95,6 +97,30 @@ def train(
         metrics={key: value for key, value in metrics.items() if isinstance(value, (int, float))},
         dropped=encoded.dropped,
     )
+
+
+def _place(model: str) -> str:
+    """A local model by its absolute path, so that the policy finds it from any folder; a hub id as it is."""
+    return str(Path(model).resolve()) if Path(model).exists() else model
+
+
+def _journal_path(out: Path) -> Path:
+    """A log of this process's own beside the output; logs that killed runs left there are removed."""
+    for old in out.parent.glob(f".{glob.escape(out.name)}.*.train.jsonl"):
+        owner = old.name.removesuffix(".train.jsonl").rpartition(".")[2]
+        if owner.isdigit() and not _alive(int(owner)):
+            old.unlink(missing_ok=True)
+    return out.with_name(f".{out.name}.{os.getpid()}.train.jsonl")
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _any(config: TrainConfig) -> Any:
@@ -139,6 +165,7 @@ def _policy(
     module.eval()
     metadata = {
         "dtype": config.dtype,
+        "base_fingerprint": fingerprint(module.causal),
         "data": data,
         "config": config.to_dict(),
         "mean_profile": encoded.mean_profile,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 import warnings
@@ -49,26 +50,26 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = Path(model)
+    if not model.strip():
+        raise InputError("a model is a folder or a hub id, found an empty text")
     if path.exists() and not (path / "config.json").is_file():
         raise InputError("is no model folder (it has no config.json)", file=model)
     if not path.exists() and (path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1):
         raise InputError("no such model folder", file=model)
     where = choose_device(device)
+    precision = choose_dtype(dtype, where)
     quiet_transformers()
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         causal, info = AutoModelForCausalLM.from_pretrained(
             model,
-            dtype=choose_dtype(dtype, where),
+            dtype=precision,
             trust_remote_code=False,
             low_cpu_mem_usage=True,
             output_loading_info=True,
         )
     except Exception as error:  # transformers, huggingface_hub and safetensors each raise kinds of their own
-        reason = str(error).strip().splitlines()
-        raise InputError(
-            f"cannot be loaded as a causal language model: {reason[0] if reason else type(error).__name__}", file=model
-        ) from error
+        raise InputError(f"cannot be loaded as a causal language model: {reason(error)}", file=model) from error
     if type(causal).__name__ not in _causal_names():
         raise InputError(f"is a {type(causal).__name__}, not a causal language model", file=model)
     missing = sorted(info["missing_keys"])
@@ -77,6 +78,23 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
             f"is no whole causal language model: {len(missing)} weights are missing, such as {missing[0]}", file=model
         )
     return causal.to(where).eval(), tokenizer
+
+
+def reason(error: Exception) -> str:
+    """What a library says of a failure, on one line of bounded length."""
+    text = " ".join(str(error).split())
+    return (text if len(text) <= 300 else f"{text[:297]}...") or type(error).__name__
+
+
+def fingerprint(causal: Any) -> str:
+    """A short hash that tells one base model from another of the same shapes: its class and its first embeddings.
+
+    Taken in bfloat16, so that it is the same in whatever precision the model is loaded.
+    """
+    rows = causal.get_input_embeddings().weight[:64].detach().cpu().to(torch.bfloat16).contiguous()
+    digest = hashlib.sha256(type(causal).__name__.encode())
+    digest.update(rows.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _causal_names() -> set[str]:

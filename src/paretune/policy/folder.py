@@ -13,7 +13,8 @@ README.md             model card, written from the same numbers
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,11 @@ import torch
 
 from paretune.errors import InputError
 from paretune.files import atomic_folder, read_json, write_json, write_text
-from paretune.policy.backbone import hidden_size, load_backbone
+from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, reason
 from paretune.policy.head import HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
-from paretune.profile import Objective, check_names
+from paretune.profile import Objective, check_names, check_profile
 
 FORMAT = 1
 _PACKAGES = ("paretune", "torch", "transformers", "peft")
@@ -52,7 +53,7 @@ def save_policy(
     journal: Path | None = None,
 ) -> None:
     """Write the policy folder, whole or not at all. `journal` (train.jsonl) is copied in when given."""
-    with atomic_folder(folder, overwrite=overwrite) as work:
+    with disk_errors(folder), atomic_folder(folder, overwrite=overwrite) as work:
         if policy.peft is not None:
             policy.peft.save_pretrained(str(work / "adapter"), safe_serialization=True, save_embedding_layers=False)
             (work / "adapter" / "README.md").unlink(missing_ok=True)
@@ -64,6 +65,17 @@ def save_policy(
         write_json(work / "policy.json", _description(policy))
         write_json(work / "metrics.json", dict(metrics))
         write_text(work / "README.md", model_card(policy, metrics))
+
+
+@contextmanager
+def disk_errors(path: Path | str) -> Iterator[None]:
+    """safetensors tells of a full disk by an error of its own; tell it as what it is."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise InputError(f"cannot be written: {reason(error)}", file=path) from error
 
 
 def _save_tensors(module: torch.nn.Module, path: Path) -> None:
@@ -101,15 +113,16 @@ def load_policy(
     if not (folder / "policy.json").is_file():
         raise InputError("is no policy folder (it has no policy.json)", file=folder)
     described = _checked_description(folder / "policy.json")
-    objectives = [Objective.from_dict(each) for each in described["objectives"]]
-    if objectives or described.get("head") is not None:  # sft and dpo also train on rows without scores
-        check_names(objectives)
+    with _told_as(folder / "policy.json"):
+        objectives = _objectives(described)
+        shape = HeadConfig.from_dict(described["head"]) if described.get("head") is not None else None
     source = base or described["base_model"]
-    causal, _ = load_backbone(source, dtype=dtype or described.get("dtype", "auto"), device=device)
+    causal = _load_base(folder, source, dtype or described.get("dtype", "auto"), device, described)
     tokenizer = _load_tokenizer(folder)
-    renderer = Renderer(tokenizer, objectives, **_renderer_settings(described, folder))
-    peft = _attach(causal, folder, source) if described.get("adapter") else None
-    head = _load_head(folder, described, hidden_size(causal), len(objectives))
+    with _told_as(folder / "policy.json"):
+        renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
+    peft = _attach(causal, folder, source) if described["adapter"] else None
+    head = _load_head(folder, shape, hidden_size(causal), len(objectives))
     known = {"format", "method", "base_model", "objectives", "renderer", "head"}
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
@@ -134,17 +147,60 @@ def _checked_description(path: Path) -> dict[str, Any]:
             file=path,
             field="format",
         )
-    for key, kind in (("method", str), ("base_model", str), ("objectives", list), ("renderer", dict)):
+    kinds = {"method": str, "base_model": str, "objectives": list, "renderer": dict, "adapter": bool}
+    for key, kind in kinds.items():
         if not isinstance(data.get(key), kind):
             raise InputError(f"must be a {kind.__name__}, found {data.get(key)!r}", file=path, field=key)
+    if not data["adapter"] and (path.parent / "adapter").exists():
+        raise InputError("says there is no adapter, but the folder has one", file=path, field="adapter")
     return data
 
 
-def _renderer_settings(described: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+@contextmanager
+def _told_as(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a value of policy.json is an `InputError` that names the file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.message, file=path, field=error.field) from None
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"holds a value of the wrong type: {reason(error)}", file=path) from None
+
+
+def _objectives(described: Mapping[str, Any]) -> list[Objective]:
+    objectives = [Objective.from_dict(each) for each in described["objectives"]]
+    if objectives or described.get("head") is not None:  # sft and dpo also train on rows without scores
+        check_names(objectives)
+    if "mean_profile" in described:
+        check_profile(described["mean_profile"], [each.name for each in objectives], partial=False, what="mean_profile")
+    return objectives
+
+
+def _load_base(folder: Path, source: str, dtype: str, device: str | None, described: Mapping[str, Any]) -> Any:
+    """The base model, which must be the one the policy was trained on."""
+    try:
+        causal, _ = load_backbone(source, dtype=dtype, device=device)
+    except InputError as error:
+        raise InputError(
+            f"its base model '{source}' {error.message}; say where it is with --base (base= in Python)", file=folder
+        ) from None
+    known = described.get("base_fingerprint")
+    if known is not None and known != fingerprint(causal):
+        raise InputError(f"was trained on another base model than the one at '{source}'", file=folder)
+    return causal
+
+
+def _check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"tensor '{name}' holds NaN or infinity", file=path)
+
+
+def _renderer_settings(described: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(described["renderer"])
     for key in settings:
         if key not in ("style", "snap"):
-            raise InputError(f"unknown key '{key}'", file=folder / "policy.json", field="renderer")
+            raise InputError(f"unknown key '{key}'", field="renderer")
     return settings
 
 
@@ -154,7 +210,7 @@ def _load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:
-        raise InputError(f"its tokenizer cannot be loaded: {str(error).splitlines()[0]}", file=folder) from error
+        raise InputError(f"its tokenizer cannot be loaded: {reason(error)}", file=folder) from error
 
 
 def _attach(causal: Any, folder: Path, source: str) -> Any:
@@ -163,8 +219,9 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
 
     adapter = folder / "adapter"
     weights = adapter / "adapter_model.safetensors"
-    if not weights.is_file():
-        raise InputError("has no adapter_model.safetensors", file=adapter)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (adapter / name).is_file():  # PEFT would go and ask a hub for it
+            raise InputError(f"has no {name}", file=adapter)
     try:
         with safe_open(str(weights), framework="pt") as file, warnings.catch_warnings():
             stored = set(file.keys())
@@ -172,10 +229,10 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
             # in the backbone's precision, as it was trained
             peft = PeftModel.from_pretrained(causal, str(adapter), autocast_adapter_dtype=False).eval()
     except Exception as error:
-        raise InputError(
-            f"does not fit the base model '{source}': {str(error).splitlines()[0]}", file=adapter
-        ) from error
-    wanted = set(get_peft_model_state_dict(peft, save_embedding_layers=False))
+        raise InputError(f"does not fit the base model '{source}': {reason(error)}", file=adapter) from error
+    tensors = get_peft_model_state_dict(peft, save_embedding_layers=False)
+    _check_finite(tensors, weights)
+    wanted = set(tensors)
     if stored != wanted:
         raise InputError(
             f"does not fit the base model '{source}': {len(wanted - stored)} tensors are missing and "
@@ -185,9 +242,9 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
     return peft
 
 
-def _load_head(folder: Path, described: Mapping[str, Any], hidden: int, objectives: int) -> SensingHead | None:
+def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, objectives: int) -> SensingHead | None:
     path = folder / "head.safetensors"
-    if described.get("head") is None:
+    if shape is None:
         if path.exists():
             raise InputError("lies in a folder whose policy.json has no head", file=path)
         return None
@@ -196,9 +253,10 @@ def _load_head(folder: Path, described: Mapping[str, Any], hidden: int, objectiv
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    head = SensingHead(hidden, objectives, HeadConfig.from_dict(described["head"]))
+    head = SensingHead(hidden, objectives, shape)
     try:
         tensors = load_file(str(path))
+        _check_finite(tensors, path)
         head.load_state_dict(tensors, strict=True)
     except (SafetensorError, RuntimeError) as error:
         text = " ".join(str(error).split())
@@ -236,7 +294,7 @@ def model_card(policy: Policy, metrics: Mapping[str, Any]) -> str:
         "```python",
         "import paretune",
         'policy = paretune.load_policy("this/folder")',
-        'print(policy.generate([[{"role": "user", "content": "Tell me a joke."}]])[0].text)',
+        'print(policy.generate(["Tell me a joke."])[0].text)',
         "```",
         "",
     ]

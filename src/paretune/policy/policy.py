@@ -115,7 +115,7 @@ class Policy:
         self,
         prompts: Sequence[str | Messages],
         *,
-        condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] = "sensed",
+        condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
         pins: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
@@ -126,10 +126,13 @@ class Policy:
     ) -> list[Generation]:
         """Answers guided by a condition: what is sensed, the mean, all ones, nothing, one profile or one a prompt.
 
+        `None` is `sensed` for a policy that senses and `none` for one that does not.
+
         Pins (the same for all, or one mapping a prompt) override the condition's values. One prefill a prompt: the
         head reads it and generation continues it.
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
+        condition = condition if condition is not None else ("sensed" if self.has_head else "none")
         plan = self._plan(condition, pins, len(prompts))
         chats = [as_messages(prompt) for prompt in prompts]
         prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in chats]

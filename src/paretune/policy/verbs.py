@@ -34,7 +34,7 @@ def generate(
     policy: Policy | Path | str,
     prompts: Sequence[str | Messages],
     *,
-    condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] = "sensed",
+    condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
     pins: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
     max_new_tokens: int = 128,
     temperature: float = 0.0,

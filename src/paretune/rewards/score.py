@@ -7,7 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paretune.data import ReadReport, check_rows_target, read_rows, store_objectives, stored_objectives, write_rows
+from paretune.data import (
+    ReadReport,
+    check_rows_target,
+    objectives_path,
+    read_rows,
+    store_objectives,
+    stored_objectives,
+    write_rows,
+)
 from paretune.data.rows import Completion, Messages, Row
 from paretune.errors import InputError
 from paretune.profile import Objective, check_names
@@ -142,6 +150,11 @@ def score(
             all that `score_rows` raises.
     """
     check_rows_target(out, overwrite=overwrite)
+    beside = objectives_path(out)
+    if beside.exists() and not overwrite:
+        raise InputError(
+            f"belongs to other rows and would be replaced; name {out} otherwise, or --overwrite", file=beside
+        )
     asked = [item if isinstance(item, Objective) else parse_objective(item) for item in objectives]
     check_names(asked)
     report = ReadReport()

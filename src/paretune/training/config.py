@@ -58,6 +58,10 @@ class TrainConfig:
         for name in ("lora_dropout", "validation", "test"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"must lie in [0, 1), found {getattr(self, name)}", field=name)
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"must be a whole number from 0 to 2^63 - 1, found {self.seed}", field="seed")
+        if self.epochs > 10_000:
+            raise InputError(f"must be at most 10000, found {self.epochs}", field="epochs")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"must both lie in [0, 1), found {self.betas}", field="betas")
         if self.validation + self.test >= 1:
@@ -150,7 +154,8 @@ def build(kind: type[T], values: Mapping[str, Any], *, file: Path | str | None =
     ready: dict[str, Any] = {}
     for key, value in values.items():
         if key not in known:
-            raise InputError(f"unknown setting '{above}{key}'.{did_you_mean(key, known)}", file=file)
+            near = did_you_mean(f"{above}{key}", [f"{above}{name}" for name in known])
+            raise InputError(f"unknown setting '{above}{key}'.{near}", file=file)
         ready[key] = _convert(known[key], value, f"{above}{key}", file)
     try:
         return kind(**ready)

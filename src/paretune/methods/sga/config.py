@@ -37,7 +37,7 @@ class SgaConfig(TrainConfig):
     weight_dpo: float = 0.0
     weight_sft: float = 0.0
     weight_conditional: float = 1.0
-    weight_contrast: float = 0.3
+    weight_contrast: float = 1.0
     weight_sense: float = 1.0
     beta: float = 0.1
     contrast_beta: float = 0.3
@@ -47,7 +47,7 @@ class SgaConfig(TrainConfig):
     spread: int = 3
     unconditioned: float = 0.1
     standardise: bool = True
-    backbone_grad_scale: float = 0.0
+    backbone_grad_scale: float = 0.2
     head_epochs: int = 40
     head_lr: float = 3e-4
     head: HeadConfig = field(default_factory=HeadConfig)
@@ -111,7 +111,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "robust": {
         "epochs": 2,
         "batch_size": 8,
-        "lr": 8e-4,
+        "lr": 1e-3,
         "lr_head": 3e-4,
         "lora_r": 16,
         "lora_alpha": 32,

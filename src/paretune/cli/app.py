@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import warnings
 from typing import Annotated, Any
@@ -93,6 +94,8 @@ def main() -> None:
         os.environ.setdefault(name, value)
     if not sys.warnoptions:  # what libraries plan for their next releases is nothing that a user can mend
         warnings.simplefilter("ignore", FutureWarning)
+    # as `timeout` and schedulers send it: unwind, so that nothing half-made is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         app(prog_name="paretune")
     except KeyboardInterrupt:  # between two verbs' work, where the group cannot see it

@@ -58,7 +58,11 @@ def train(
     def show() -> None:
         minutes = f"{result.seconds / 60:.1f} minutes"
         say(f"{result.folder}: {result.method}, {result.steps:,} steps over {result.pairs:,} pairs, {minutes}")
-        told = {"rows", "pairs", "step", "steps", "seconds"}
+        parts = [("train_prompts", "trained on"), ("validation_prompts", "validated"), ("test_rows", "held out")]
+        sizes = [f"{result.metrics[key]:,} {word}" for key, word in parts if key in result.metrics]
+        if sizes:
+            say("prompts: " + ", ".join(sizes))
+        told = {"rows", "pairs", "steps", "seconds", *(key for key, _ in parts)}
         for line in table(sorted(item for item in result.metrics.items() if item[0] not in told)):
             say(f"  {line}")
         dropped = {cause: count for cause, count in result.dropped.items() if count}

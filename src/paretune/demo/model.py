@@ -6,7 +6,9 @@ imported (it would want a C++ runtime that we do not need), only its file is rea
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 from pathlib import Path
 
@@ -47,9 +49,10 @@ def _convert(source: Path, folder: Path) -> None:
 
     quiet_transformers()
     # without dequantize the weights stay packed, and packed weights neither train nor save
-    model = AutoModelForCausalLM.from_pretrained(
-        str(source.parent), gguf_file=source.name, quantization_config=GgufConfig(dequantize=True)
-    )
+    with contextlib.redirect_stderr(io.StringIO()):  # a bar of its own that nothing turns off
+        model = AutoModelForCausalLM.from_pretrained(
+            str(source.parent), gguf_file=source.name, quantization_config=GgufConfig(dequantize=True)
+        )
     tokenizer = AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name)
     with atomic_folder(folder, overwrite=True) as work:
         model.save_pretrained(str(work))

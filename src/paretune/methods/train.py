@@ -81,7 +81,13 @@ def train(
         if how.senses and _any(cfg).head_epochs:
             final["head_validation_loss"] = _refit_head(policy, _any(cfg), encoded, progress)
         metrics = final | validate(policy, encoded.validation, progress=progress)
-        metrics |= {"rows": prepared.rows, "pairs": encoded.pairs, "dropped": encoded.dropped}
+        metrics |= {"train_prompts": len(encoded.train), "validation_prompts": len(encoded.validation)}
+        metrics |= {
+            "test_rows": len(prepared.split.test),
+            "rows": prepared.rows,
+            "pairs": encoded.pairs,
+            "dropped": encoded.dropped,
+        }
         journal.close()
         save_policy(policy, out, metrics=metrics, overwrite=overwrite, journal=journal.path)
     finally:

@@ -154,7 +154,8 @@ def run(
                 task.update(_summary(record))
                 task.advance()
     module.eval()
-    return record | {"steps": total, "seconds": round(time.monotonic() - start, 3)}
+    last = {key: value for key, value in record.items() if key not in ("step", "epoch", "lr")}
+    return last | {"steps": total, "seconds": round(time.monotonic() - start, 3)}
 
 
 def _accumulate(

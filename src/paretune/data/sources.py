@@ -114,7 +114,7 @@ def _line_records(path: Path, lines: BinaryIO, *, text: bool) -> Iterator[Record
 def _parse(line: str) -> Any:
     """One line of JSON. NaN and infinity pass here and are refused later, where their field is known."""
     try:
-        return json.loads(line)
+        return json.loads(line.rstrip("\r\n"))
     except json.JSONDecodeError as error:
         where = f"{error.msg} at column {error.colno}"
         raise BadRow("the line is not JSON (one object a line is needed)", found=where) from None

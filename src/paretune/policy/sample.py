@@ -29,7 +29,7 @@ from paretune.progress import NO_PROGRESS, Progress
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What was sampled: counts, generated tokens, seconds, prompts dropped as too long or taken from a journal."""
+    """What was sampled: counts; tokens and seconds of this run alone; prompts too long, and taken from a journal."""
 
     rows: int
     completions: int

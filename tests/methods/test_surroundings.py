@@ -58,6 +58,14 @@ def test_wanting_what_nobody_scored_is_an_error(tiny_llama, scored_rows, tmp_pat
         paretune.train("sga", data, str(tiny_llama), tmp_path / "p", settings=QUICK)
 
 
+def test_wanting_more_than_is_scored_is_counted_and_refused_when_strict(tiny_llama, scored_rows, tmp_path):
+    data = rows_wanting(tmp_path / "d.jsonl", scored_rows, {"brevity": 0.5, "wit": 0.9})
+    done = paretune.train("sft", data, str(tiny_llama), tmp_path / "p", settings=("epochs=1", "dtype=float32"))
+    assert done.dropped["wanted_not_scored"] == 1
+    with pytest.raises(InputError, match="wants 'wit', for which no row has a score"):
+        paretune.train("sft", data, str(tiny_llama), tmp_path / "q", strict=True)
+
+
 def test_wanted_targets_need_a_wanted_profile(tiny_llama, scored_rows, tmp_path):
     data = rows_wanting(tmp_path / "d.jsonl", scored_rows, None)
     with pytest.raises(InputError, match="no row has a 'wanted' profile"):

@@ -63,6 +63,7 @@ def prepare(
     names: Sequence[str],
     *,
     skip_bad_rows: bool,
+    strict: bool = False,
 ) -> Prepared:
     """Read, split and fit. Raises `InputError` for anything the data makes impossible."""
     report = ReadReport()
@@ -77,7 +78,7 @@ def prepare(
             check_names(objectives)
         except InputError as error:
             raise InputError(error.message, file=data) from None
-    _check_wanted(data, rows, objectives, getattr(config, "targets", "chosen"))
+    unscored = _check_wanted(data, rows, objectives, getattr(config, "targets", "chosen"), strict=strict)
     try:
         split = split_rows(rows, seed=config.seed, validation=config.validation, test=config.test)
     except InputError as error:
@@ -97,23 +98,32 @@ def prepare(
         "split": {"seed": config.seed, "validation": config.validation, "test": config.test},
         "targets": getattr(config, "targets", "chosen"),
     }
-    return Prepared(objectives, split, len(rows), {"bad_rows": report.bad} if report.bad else {}, described)
+    dropped = {"bad_rows": report.bad, "wanted_not_scored": unscored}
+    return Prepared(objectives, split, len(rows), {key: value for key, value in dropped.items() if value}, described)
 
 
-def _check_wanted(path: Path | str, rows: Sequence[Row], objectives: Sequence[Objective], targets: str) -> None:
-    """A wanted profile may leave objectives out, but may not name one that no row is scored for."""
+def _check_wanted(
+    path: Path | str, rows: Sequence[Row], objectives: Sequence[Objective], targets: str, *, strict: bool
+) -> int:
+    """How many rows want an objective that no row is scored for: that part of the wish is left out, and counted.
+
+    A row of whose wishes nothing is scored is an error (a misspelt name), and with `strict` every such row is.
+    """
     scored = {name for row in rows for each in row.completions for name in each.scores}
     scored |= {each.name for each in objectives}
+    count = 0
     for row in rows:
-        for name in row.wanted or {}:
-            if name not in scored:
-                raise InputError(
-                    f"row '{row.id}' wants '{name}', for which no row has a score.{did_you_mean(name, scored)}",
-                    file=path,
-                    field="wanted",
-                )
+        unknown = [name for name in row.wanted or {} if name not in scored]
+        if unknown and (strict or len(unknown) == len(row.wanted or {})):
+            raise InputError(
+                f"row '{row.id}' wants '{unknown[0]}', for which no row has a score.{did_you_mean(unknown[0], scored)}",
+                file=path,
+                field="wanted",
+            )
+        count += bool(unknown)
     if targets == "wanted" and not any(row.wanted for row in rows):
         raise InputError("no row has a 'wanted' profile, which targets=wanted needs; use targets=chosen", file=path)
+    return count
 
 
 def _digest(path: Path | str) -> str | None:

@@ -66,7 +66,7 @@ def train(
     how = get_method(method)
     chosen = [*settings, *([f"seed={seed}"] if seed is not None else [])]
     cfg = resolve(how.config, presets=how.presets, default_preset=how.default_preset, file=config, settings=chosen)
-    prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows)
+    prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict)
     causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
     renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
     encoded = encode_split(how, cfg, prepared, renderer, context_length(causal), strict=strict)

@@ -7,6 +7,7 @@ keep them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,7 +45,7 @@ class MasterAdamW:
             if master is not parameter and parameter.grad is not None:
                 master.grad = parameter.grad.to(master.dtype)
         norm = float(nn.utils.clip_grad_norm_([master for _, master in self.pairs], clip))
-        if torch.isfinite(torch.tensor(norm)):
+        if math.isfinite(norm):
             self.inner.step()
             with torch.no_grad():
                 for parameter, master in self.pairs:

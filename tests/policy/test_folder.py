@@ -300,3 +300,42 @@ def test_a_tampered_description_is_refused(saved, changes, message):
     edit(folder, **changes)
     with pytest.raises(InputError, match=message):
         load_policy(folder)
+
+
+# --- head, objectives and profile belong together -----------------------------------------------------------------
+
+
+def test_a_head_of_another_number_of_objectives_says_both(saved):
+    _, folder = saved
+    described = read_json(folder / "policy.json")
+    more = [*described["objectives"], {**described["objectives"][0], "name": "fourth"}]
+    edit(folder, objectives=more)
+    with pytest.raises(InputError, match=r"head\.safetensors: does not belong to 4 objective\(s\)"):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ({"brevity": float("nan"), "cheer": 0.5, "rude_words": 0.5}, r"'brevity' must lie in \[0, 1\], found nan"),
+        ({"brevity": 1.5, "cheer": 0.5, "rude_words": 0.5}, r"'brevity' must lie in \[0, 1\], found 1.5"),
+        ({"brevity": 0.5, "cheer": 0.5}, "no value for rude_words"),
+        ({"brevity": "high", "cheer": 0.5, "rude_words": 0.5}, r"'brevity' must be a number in \[0, 1\], found 'high'"),
+    ],
+)
+def test_a_mean_profile_that_is_none(saved, profile, message):
+    _, folder = saved
+    described = read_json(folder / "policy.json") | {"mean_profile": profile}
+    (folder / "policy.json").write_text(json.dumps(described))
+    with pytest.raises(InputError, match=message):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.1])
+def test_a_condition_or_pin_that_is_no_profile(saved, value):
+    policy, _ = saved
+    for given in ({"condition": {"cheer": value}}, {"pins": {"cheer": value}}):
+        with pytest.raises(InputError, match=r"'cheer' must lie in \[0, 1\], found"):
+            policy.generate(["Hi"], max_new_tokens=2, **given)
+    with pytest.raises(InputError, match=r"pin: 'cheer' must lie in \[0, 1\], found"):
+        policy.sense(["Hi"], {"cheer": value})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -67,6 +69,35 @@ def test_a_partial_profile_names_what_it_has_in_the_objectives_order(tiny_llama,
 def test_two_decimals_are_all_that_is_shown(llama):
     assert llama.profile_text({"cheer": 0.123}) == llama.profile_text({"cheer": 0.1204})
     assert llama.suffix(user("a"), {"cheer": 0.123}) == llama.suffix(user("a"), {"cheer": 0.1204})
+
+
+@pytest.mark.parametrize("style", ["scores", "levels", "instructions"])
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ({"cheer": math.nan}, r"'cheer' must lie in \[0, 1\], found nan"),
+        ({"cheer": math.inf}, r"'cheer' must lie in \[0, 1\], found inf"),
+        ({"brevity": 0.5, "cheer": 1.01}, r"'cheer' must lie in \[0, 1\], found 1.01"),
+        ({"cheer": -0.01}, r"'cheer' must lie in \[0, 1\], found -0.01"),
+        ({"cheer": "high"}, r"'cheer' must be a number in \[0, 1\], found 'high'"),
+        ({"cheer": True}, r"'cheer' must be a number in \[0, 1\], found True"),
+        ({"cheer": None}, r"'cheer' must be a number in \[0, 1\], found None"),
+        ({"chear": 0.5}, "unknown objective 'chear'. Did you mean 'cheer'"),
+        ([0.5], "a profile is a mapping from objective to a number"),
+    ],
+)
+def test_no_style_renders_a_profile_that_is_none(tiny_llama, objectives, style, profile, message):
+    renderer = rendered(tiny_llama, objectives, style=style)
+    with pytest.raises(InputError, match=message):
+        renderer.profile_text(profile)
+    with pytest.raises(InputError, match=message):
+        renderer.suffix(user("Hi"), profile)
+
+
+@pytest.mark.parametrize("snap", ["none", "paper"])
+def test_a_sensed_value_that_is_no_number_is_told(tiny_llama, objectives, snap):
+    with pytest.raises(InputError, match=r"sensed profile: 'cheer' must lie in \[0, 1\], found nan"):
+        rendered(tiny_llama, objectives, snap=snap).snapped({"cheer": math.nan})
 
 
 @pytest.mark.parametrize(
@@ -186,13 +217,31 @@ def test_text_that_looks_like_the_mark_or_a_profile_changes_nothing(tiny_qwen, o
 def test_a_template_that_refuses_a_role_is_bad_input(tiny_qwen, objectives):
     own = tokenizer(tiny_qwen)
     own.chat_template = (
-        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role here') }}{% endif %}"
+        "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
         "{{ m['content'] }}<|im_end|>{% endfor %}"
     )
     renderer = Renderer(own, objectives)
     assert renderer.prefix(user("Hi"))
-    with pytest.raises(InputError, match="no system role here"):
-        renderer.prefix([SYSTEM, *user("Hi")])
+    with pytest.raises(InputError, match="no tools here"):
+        renderer.prefix([{"role": "tool", "content": "42"}, *user("Hi")])
+
+
+def test_an_empty_prompt_under_a_template_that_adds_nothing_is_bad_input(tiny_gpt2, objectives):
+    own = tokenizer(tiny_gpt2)
+    own.chat_template = "{{ messages[-1]['content'] }}"
+    renderer = Renderer(own, objectives)
+    assert renderer.prefix(user("Hi")) == own("Hi")["input_ids"]
+    assert renderer.suffix(user("Hi"), None) == []
+    with pytest.raises(InputError, match="the prompt is empty"):
+        renderer.prefix(user(""))
+
+
+@pytest.mark.parametrize("text", ["", "  ", " Hi  "])
+def test_a_template_that_strips_white_space_still_does(tiny_llama, objectives, text):
+    own, whole = whole_template(tiny_llama, user(text), "")
+    renderer = Renderer(own, objectives)
+    assert own.decode([*renderer.prefix(user(text)), *renderer.suffix(user(text), None)]) == whole
+    assert own.decode(renderer.prefix(user(text))).endswith("<|end_header_id|>\n\n" + text.strip())
 
 
 @pytest.mark.parametrize("messages", [[], [SYSTEM], [*user("Hi"), {"role": "assistant", "content": "Yes?"}]])
@@ -209,6 +258,13 @@ def test_a_template_must_show_the_prompt_once(tiny_qwen, objectives, template):
     own.chat_template = template
     with pytest.raises(InputError, match="exactly once"):
         Renderer(own, objectives).prefix(user("Hi"))
+
+
+def test_a_tokenizer_without_any_token_to_pad_with_is_refused(tiny_gpt2, objectives):
+    own = tokenizer(tiny_gpt2)
+    own.eos_token = own.bos_token = own.unk_token = own.pad_token = None
+    with pytest.raises(InputError, match="set its pad_token"):
+        Renderer(own, objectives)
 
 
 # --- completions --------------------------------------------------------------------------------------------------

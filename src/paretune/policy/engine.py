@@ -1,14 +1,15 @@
 """The generation engine: one prefill, then any suffix on the same KV cache.
 
 `prefill` runs the prefixes once and gives the read-out hidden states; `decode` continues the same cache with the
-suffixes (the rendered profile) and then token by token. Rows of different length share a batch by holes in the
-attention mask and explicit positions, so an answer does not depend on what it is batched with.
+suffixes (the rendered profile) and then token by token. Blocks of tokens are padded on the right, and after each block
+the gaps are closed: a row's tokens lie side by side in the last slots of the cache, so that an answer does not depend
+on what it is batched with, sliding windows span what they would span alone, and rows of one length need no mask.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from paretune.errors import InputError
 from paretune.policy.backbone import cached, decoder, project
 
 BUCKET = 16  # block widths are rounded up to this many tokens: CPU kernels are built anew for every new shape
+ATTENDING = {"full_attention", "sliding_attention", "chunked_attention"}  # layer types whose state is keys and values
 TOP_CANDIDATES = 1024  # nucleus sampling looks at this many tokens first
 
 
@@ -41,12 +43,54 @@ class Sampling:
 
 @dataclass
 class Prefilled:
-    """A batch of prefixes in the KV cache: `mask` [B, P] marks real slots, `lengths` [B], `readout` [B, H]."""
+    """Rows of tokens in the KV cache: row i's lie in the last `lengths[i]` slots, and what comes before is empty.
+
+    `readout_BH` holds the hidden state of each row's last token.
+    """
 
     cache: Any
-    mask_BP: Tensor
-    lengths_B: Tensor
+    lengths: list[int]
     readout_BH: Tensor
+
+    @property
+    def slots(self) -> int:
+        """Slots of the cache: the length of its longest row."""
+        return max(self.lengths)
+
+    def mask(self, new: int, device: torch.device) -> Tensor | None:
+        """[B, slots + new]: 0 at empty slots. `None` where there are none, with which attention is faster."""
+        if min(self.lengths) == self.slots:
+            return None
+        empty_B1 = self.slots - torch.tensor(self.lengths, device=device)[:, None]
+        return (torch.arange(self.slots + new, device=device) >= empty_B1).long()
+
+    def close_gaps(self, counts: Sequence[int]) -> None:
+        """Right-align the cache after a block of which row i's first `counts[i]` tokens were real."""
+        before = self.slots
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        ends = [before + count for count in counts]  # where row i's tokens end now
+        if min(ends) == max(ends):
+            self._keep(lambda states: states[:, :, : ends[0]])
+        else:
+            end_B1 = torch.tensor(ends)[:, None]
+            self._gather((end_B1 - self.slots + torch.arange(self.slots)).clamp_min(0))
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows only, and no slot that is empty in all of them."""
+        before = self.slots
+        self.lengths = [self.lengths[i] for i in rows]
+        index, first = torch.tensor(rows), before - self.slots
+        self._keep(lambda states: states[index.to(states.device), :, first:])
+
+    def _gather(self, slot_BP: Tensor) -> None:
+        row_B1 = torch.arange(slot_BP.shape[0])[:, None]
+        # indexing rows and slots at once moves them to the front: [B, P, heads, D]
+        self._keep(lambda states: states[row_B1, :, slot_BP.to(states.device)].transpose(1, 2))
+
+    def _keep(self, of: Callable[[Tensor], Tensor]) -> None:
+        for layer in self.cache.layers:
+            if layer.is_initialized:  # layers that share another's keys have none of their own
+                layer.keys, layer.values = of(layer.keys), of(layer.values)
 
 
 @dataclass(frozen=True)
@@ -70,18 +114,46 @@ def pad_block(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) 
 
 @torch.no_grad()
 def prefill(causal: Any, prefixes: Sequence[Sequence[int]], pad_id: int) -> Prefilled:
-    """Run the prefixes once; the read-out is the hidden state of each row's last real token."""
+    """Run the prefixes once; the read-out is the hidden state of each row's last token."""
     from transformers import DynamicCache
 
-    ids_BP, mask_BP = pad_block(prefixes, pad_id, causal.device)
-    lengths_B = mask_BP.sum(1)
-    positions_BP = (mask_BP.cumsum(1) - 1).clamp_min(0)
-    cache, module = DynamicCache(config=causal.config), decoder(causal)
-    hidden_BPH = module(
-        input_ids=ids_BP, attention_mask=mask_BP, position_ids=positions_BP, **cached(module, cache)
+    check_attends(causal)
+    # without the config every layer keeps all it has seen: a sliding window is the mask's work, and does not shrink
+    # when rows of different length share a batch
+    state = Prefilled(DynamicCache(), [0] * len(prefixes), torch.empty(0))
+    _feed(causal, state, prefixes, pad_id)
+    return state
+
+
+def check_attends(causal: Any) -> None:
+    """Only models that remember by keys and values: padding and a second suffix would mix into a recurrent state."""
+    kinds = set(getattr(causal.config.get_text_config(), "layer_types", None) or ()) - ATTENDING
+    if kinds or getattr(causal, "_is_stateful", False):
+        raise InputError(
+            f"{type(causal).__name__} has layers whose cache is more than keys and values "
+            f"({', '.join(sorted(kinds)) or 'recurrent state'}); use a model whose layers all attend, such as Llama, "
+            "Qwen3 or Gemma 3"
+        )
+
+
+def _feed(causal: Any, state: Prefilled, rows: Sequence[Sequence[int]], pad_id: int) -> None:
+    """Run a block of tokens on top of the cache; rows may differ in length, and in all but a prefill be empty."""
+    counts = [len(row) for row in rows]
+    if not any(counts):
+        return
+    ids_BW, real_BW = pad_block(rows, pad_id, causal.device)
+    count_B = real_BW.sum(1)
+    # pads take the position of the row's last token: a position past the context would not exist
+    positions_BW = (real_BW.cumsum(1) - 1).clamp_min(0) + torch.tensor(state.lengths, device=causal.device)[:, None]
+    mask = state.mask(ids_BW.shape[1], causal.device)  # pads need none: they come last, and no real token sees them
+    module = decoder(causal)
+    hidden_BWH = module(
+        input_ids=ids_BW, attention_mask=mask, position_ids=positions_BW, **cached(module, state.cache)
     ).last_hidden_state
-    readout_BH = hidden_BPH[torch.arange(len(prefixes), device=ids_BP.device), lengths_B - 1]
-    return Prefilled(cache, mask_BP, lengths_B, readout_BH)
+    last_BH = hidden_BWH[torch.arange(len(rows), device=causal.device), (count_B - 1).clamp_min(0)]
+    keeps = min(counts) > 0  # an empty row's last token is still the one before
+    state.readout_BH = last_BH if keeps else torch.where(count_B[:, None] > 0, last_BH, state.readout_BH)
+    state.close_gaps(counts)
 
 
 @torch.no_grad()
@@ -95,43 +167,20 @@ def decode(
     pad_id: int,
     seeds: Sequence[int],
 ) -> list[Decoded]:
-    """Continue the prefilled rows with their suffixes and generate; consumes `state`.
+    """Continue the prefilled rows with their suffixes (which may be empty) and generate; consumes `state`.
 
     `seeds` [B]: one a row, so that a sampled answer is the same alone and in any batch.
     """
-    ids_BS, new_BS = pad_block(suffixes, pad_id, causal.device)
-    mask = torch.cat([state.mask_BP, new_BS], dim=1)
-    positions_BS = state.lengths_B[:, None] + (new_BS.cumsum(1) - 1).clamp_min(0)
-    module = decoder(causal)
-    hidden = module(
-        input_ids=ids_BS, attention_mask=mask, position_ids=positions_BS, **cached(module, state.cache)
-    ).last_hidden_state
-    last_B = new_BS.sum(1) - 1
-    hidden_BH = hidden[torch.arange(len(suffixes), device=ids_BS.device), last_B]
-    next_position_B = state.lengths_B + last_B + 1
-    return _continue(causal, state.cache, mask, next_position_B, hidden_BH, sampling, stop_ids, pad_id, seeds)
-
-
-def _continue(
-    causal: Any,
-    cache: Any,
-    mask: Tensor,
-    position_B: Tensor,
-    hidden_BH: Tensor,
-    sampling: Sampling,
-    stop_ids: set[int],
-    pad_id: int,
-    seeds: Sequence[int],
-) -> list[Decoded]:
-    """The token loop. Rows that have ended leave the batch when half of it has."""
+    _feed(causal, state, suffixes, pad_id)
     out: list[list[int]] = [[] for _ in seeds]
     finished = [False] * len(seeds)
     rows = list(range(len(seeds)))  # rows[i] is the answer that batch row i writes
-    module = decoder(causal)
-    keywords = cached(module, cache)
+    module, device = decoder(causal), causal.device
+    keywords = cached(module, state.cache)
     draws = [torch.Generator().manual_seed(seed) for seed in seeds] if sampling.temperature > 0 else []
     for step in range(sampling.max_new_tokens):
-        tokens = _choose(project(causal, hidden_BH), sampling, [draws[row] for row in rows] if draws else [])
+        logits_BV = project(causal, state.readout_BH)
+        tokens = _choose(logits_BV, sampling, [draws[row] for row in rows] if draws else [])
         for i, token in enumerate(tokens):
             if finished[rows[i]]:
                 tokens[i] = pad_id
@@ -139,25 +188,32 @@ def _continue(
                 finished[rows[i]] = True
             else:
                 out[rows[i]].append(token)
-        alive = [i for i, row in enumerate(rows) if not finished[row]]
-        if not alive or step + 1 == sampling.max_new_tokens:
+        keep = _survivors([finished[row] for row in rows])
+        if not keep or step + 1 == sampling.max_new_tokens:
             break
-        if len(alive) <= len(rows) // 2:
-            # whole powers of two keep the set of kernel shapes small
-            size = 1 << (len(alive) - 1).bit_length()
-            ended = [i for i in range(len(rows)) if finished[rows[i]]]
-            keep = sorted([*alive, *ended[: size - len(alive)]])
-            index = torch.tensor(keep, device=mask.device)
-            cache.batch_select_indices(index)
-            mask, position_B = mask[index], position_B[index]
+        if len(keep) < len(rows):
+            state.select(keep)
             rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-        ids_B1 = torch.tensor(tokens, device=mask.device)[:, None]
-        hidden_BH = module(
-            input_ids=ids_B1, attention_mask=mask, position_ids=position_B[:, None], **keywords
+        state.readout_BH = module(
+            input_ids=torch.tensor(tokens, device=device)[:, None],
+            attention_mask=state.mask(1, device),
+            position_ids=torch.tensor(state.lengths, device=device)[:, None],
+            **keywords,
         ).last_hidden_state[:, -1]
-        position_B = position_B + 1
+        state.lengths = [length + 1 for length in state.lengths]
     return [Decoded(ids, done) for ids, done in zip(out, finished, strict=True)]
+
+
+def _survivors(ended: Sequence[bool]) -> list[int]:
+    """Batch rows to go on with: none when all have ended, the living (and a few ended) when half have, else all.
+
+    Whole powers of two keep the set of kernel shapes small.
+    """
+    alive = [i for i, done in enumerate(ended) if not done]
+    if not alive or len(alive) > len(ended) // 2:
+        return list(range(len(ended))) if alive else []
+    size = 1 << (len(alive) - 1).bit_length()
+    return sorted([*alive, *[i for i, done in enumerate(ended) if done][: size - len(alive)]])
 
 
 def _choose(logits_BV: Tensor, sampling: Sampling, draws: Sequence[torch.Generator]) -> list[int]:

@@ -1,6 +1,7 @@
 """The policy folder: saved whole or not at all, loaded with every tensor checked, nothing executable in it.
 
-policy.json           format version, method, base model, objectives, renderer, head, data, settings, versions
+policy.json           format version, method, base model, objectives, renderer, head, the tokenizer's fingerprint, data,
+                      settings, versions
 adapter/              a plain PEFT adapter (safetensors)
 head.safetensors      the sensing head, where the method trains one
 tokenizer files       with the chat template the policy was trained with
@@ -27,6 +28,7 @@ from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, re
 from paretune.policy.head import HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
+from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
 from paretune.profile import Objective, check_names, check_profile
 
 FORMAT = 1
@@ -92,6 +94,7 @@ def _description(policy: Policy) -> dict[str, Any]:
         "base_model": policy.base,
         "objectives": [objective.to_dict() for objective in policy.objectives],
         "renderer": policy.renderer.to_dict(),
+        "tokenizer": tokenizer_fingerprint(policy.tokenizer),
         "head": policy.head.config.to_dict() if policy.head is not None else None,
         "adapter": policy.peft is not None,
         "versions": versions(),
@@ -121,9 +124,12 @@ def load_policy(
     tokenizer = _load_tokenizer(folder)
     with _told_as(folder / "policy.json"):
         renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
+    check_tokenizer(tokenizer, described, folder)
+    with _told_as(folder / "tokenizer.json"):
+        check_vocabulary(renderer, causal, source)
     peft = _attach(causal, folder, source) if described["adapter"] else None
     head = _load_head(folder, shape, hidden_size(causal), len(objectives))
-    known = {"format", "method", "base_model", "objectives", "renderer", "head"}
+    known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head"}
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
         tokenizer=tokenizer,

@@ -8,6 +8,11 @@ was trained on is the text it is given. A prompt is cut at the end of the last u
 
 Prefix and suffix are tokenised apart and joined as ids, so every completion and every profile of a prompt shares the
 prefix token for token, and inference continues the prefix's KV cache with the suffix.
+
+The chat template has its way with everything else: earlier turns, a system prompt, one that it injects where none is
+given. A template that refuses a system prompt (Gemma's, early Mistral's) or silently drops it gets the system text at
+the head of the first user message, a blank line between: what Gemma's documentation asks for and llama.cpp does, so
+that one set of conversations serves every model. Only the template writes BOS; a tokenizer's own is never added.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import Any, Literal
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
-from paretune.profile import LEVELS, Objective, Profile, level_of
+from paretune.profile import LEVELS, Objective, Profile, check_profile, level_of
 
 Style = Literal["scores", "levels", "instructions"]
 STYLES: tuple[Style, ...] = ("scores", "levels", "instructions")
@@ -62,9 +67,14 @@ class Renderer:
     # --- text -----------------------------------------------------------------------------------------------------
 
     def profile_text(self, profile: Mapping[str, float] | None) -> str:
-        """The text that carries a (partial) profile, begun by a newline; empty when there is nothing to say."""
+        """The text that carries a (partial) profile, begun by a newline; empty when there is nothing to say.
+
+        Raises `InputError` for an unknown objective or a value that is no number in [0, 1]: it would be rendered as
+        silently as any other.
+        """
         if not profile:
             return ""
+        profile = self._checked(profile, "profile")
         chosen = [objective for objective in self.objectives if objective.name in profile]
         if self.style == "scores":
             items = " and ".join(f"<{each.name}_score:{profile[each.name]:.2f}>" for each in chosen)
@@ -77,9 +87,13 @@ class Renderer:
 
     def snapped(self, sensed: Profile) -> Profile:
         """What becomes of a sensed profile before it is rendered (see `snap`)."""
+        sensed = self._checked(sensed, "sensed profile")
         if self.snap == "none" or len(self.objectives) == 2:
-            return dict(sensed)
+            return sensed
         return {name: round(value * PAPER_GRID) / PAPER_GRID for name, value in sensed.items()}
+
+    def _checked(self, profile: Mapping[str, float], what: str) -> Profile:
+        return check_profile(profile, [each.name for each in self.objectives], partial=True, what=what)
 
     def echoes(self, text: str) -> bool:
         """Does an answer leak the rendered profile?"""
@@ -101,18 +115,42 @@ class Renderer:
         """The template's text before and after the end of the last user message."""
         if not messages or messages[-1]["role"] != "user":
             raise InputError("a prompt must end with a user message")
-        marked = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + _MARK}]
-        text = self._template(marked, generation=True)
-        before, mark, after = text.partition(_MARK)
+        messages = self._with_system(messages)
+        last = messages[-1]["content"]
+        # where the template strips white space, the mark must not keep it from doing so
+        marked = {**messages[-1], "content": (last.rstrip() if self._trims else last) + _MARK}
+        before, mark, after = self._template([*messages[:-1], marked], generation=True).partition(_MARK)
         if not mark or _MARK in after:
             raise InputError("the chat template does not show the last user message exactly once")
-        return before.rstrip() if self._trims else before, after
+        return before, after
 
     @cached_property
     def _trims(self) -> bool:
-        """Does the template strip a message's trailing white space? The mark would keep it from doing so."""
+        """Does the template strip a message's trailing white space?"""
         text = f"a{_MARK} "
         return text not in self._template([{"role": "user", "content": text}], generation=True)
+
+    def _with_system(self, messages: Messages) -> Messages:
+        """The conversation; leading system text that the template has no place for heads the first user message."""
+        turns = list(messages)
+        said = []
+        while turns[0]["role"] == "system":
+            said.append(turns.pop(0)["content"])
+        if not said or self._takes_system:
+            return messages
+        first = next(i for i, turn in enumerate(turns) if turn["role"] == "user")
+        text = "\n\n".join([*filter(str.strip, said), turns[first]["content"]])
+        turns[first] = {**turns[first], "content": text}
+        return turns
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Does the template show a system message? Some raise at one, some leave it out without a word."""
+        probe = [{"role": "system", "content": _MARK}, {"role": "user", "content": "a"}]
+        try:
+            return _MARK in self._template(probe, generation=True)
+        except InputError:
+            return False
 
     def _template(self, messages: Messages, *, generation: bool) -> str:
         adds_bos = _adds_bos(self.tokenizer)
@@ -132,13 +170,30 @@ class Renderer:
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    @cached_property
+    def _adds_space(self) -> bool:
+        """Does the tokenizer put a space before every text, as SentencePiece models of Llama 2's kind do?"""
+        return self._encode("a\n") != [*self._encode("a"), *self._encode("\n")]
+
+    def _encode_tail(self, text: str) -> list[int]:
+        """Ids of a text that continues another: without the space that would open a text of its own."""
+        if self._adds_space:
+            lead = self._encode("a")
+            ids = self._encode(f"a{text}")
+            if ids[: len(lead)] == lead:
+                return ids[len(lead) :]
+        return self._encode(text)
+
     def prefix(self, messages: Messages) -> list[int]:
         """Token ids up to the end of the last user message: what the sensing head reads."""
-        return self._encode(self._parts(messages)[0])
+        ids = self._encode(self._parts(messages)[0])
+        if not ids:
+            raise InputError("the prompt is empty: this chat template writes nothing before the user's text")
+        return ids
 
     def suffix(self, messages: Messages, profile: Mapping[str, float] | None) -> list[int]:
         """Token ids of the rendered profile and the rest of the template; no or an empty profile renders nothing."""
-        return self._encode(self.profile_text(profile) + self._parts(messages)[1])
+        return self._encode_tail(self.profile_text(profile) + self._parts(messages)[1])
 
     def completion(self, text: str, *, finished: bool = True) -> list[int]:
         """Token ids of an answer and the token that ends the turn (left out when the answer was cut off)."""
@@ -195,4 +250,6 @@ def install_template(tokenizer: Any) -> None:
     if not tokenizer.chat_template:
         tokenizer.chat_template = FALLBACK_TEMPLATE
     if tokenizer.pad_token_id is None:
+        if not (tokenizer.eos_token or tokenizer.unk_token):
+            raise InputError("the tokenizer has no padding, end-of-sequence or unknown token; set its pad_token")
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token

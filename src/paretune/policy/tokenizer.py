@@ -1,0 +1,88 @@
+"""The tokenizer of a saved policy: it must give the ids that the policy was trained on, and ids the base model has.
+
+A policy keeps its own tokenizer files. Edited, replaced or read differently, they would go on without a word and feed
+the model other tokens than it learnt; so policy.json holds a fingerprint of what the tokenizer did when it was saved,
+in parts, that an error can name the part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paretune.errors import InputError
+from paretune.policy.renderer import Renderer
+
+PROBE = (
+    "Why is the sky blue? It's 42.5 % (café, naïve, Größe); 'quoted' \"text\"\n\n\tfor i in range(10): x += 1\n"
+    "<brevity_score:0.25> Привет, 世界, مرحبا 🙂 https://example.org/a_b?c=d"
+)
+PARTS = {
+    "size": ("the size of its vocabulary", "tokenizer.json"),
+    "ids": ("the token ids of a text", "tokenizer.json"),
+    "special": ("its special and added tokens", "tokenizer_config.json"),
+    "template": ("its chat template", "chat_template.jinja"),
+}
+"""Parts of a fingerprint: what each says of the tokenizer, and the file that it comes from."""
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> dict[str, Any]:
+    """What a tokenizer does, in the parts of `PARTS`."""
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    added = {str(key): str(token) for key, token in sorted(tokenizer.added_tokens_decoder.items())}
+    return {
+        "size": len(tokenizer),
+        "ids": _digest(tokenizer(PROBE, add_special_tokens=False)["input_ids"]),
+        "special": _digest([[getattr(tokenizer, name) for name in names], added]),
+        "template": _digest(tokenizer.chat_template),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_tokenizer(tokenizer: Any, described: Mapping[str, Any], folder: Path) -> None:
+    """The folder's tokenizer is the one that was saved. Folders of versions that kept no fingerprint pass.
+
+    Raises `InputError` that names the part that differs and its file.
+    """
+    saved = described.get("tokenizer")
+    if saved is None:
+        return
+    if not isinstance(saved, Mapping) or set(saved) != set(PARTS):
+        raise InputError(f"must hold {', '.join(PARTS)}", file=folder / "policy.json", field="tokenizer")
+    found = tokenizer_fingerprint(tokenizer)
+    for part, (what, file) in PARTS.items():
+        if found[part] != saved[part]:
+            here = f" (was {saved[part]}, is {found[part]})" if part == "size" else ""
+            raise InputError(
+                f"{what} is not what it was when the policy was saved{here}: the folder's tokenizer files were changed "
+                f"or are read differently by this version of transformers (saved with {_version(described)}); restore "
+                "them, or copy the whole policy folder anew",
+                file=folder / file,
+            )
+
+
+def _version(described: Mapping[str, Any]) -> str:
+    versions = described.get("versions")
+    return str(versions.get("transformers", "unknown")) if isinstance(versions, Mapping) else "unknown"
+
+
+def check_vocabulary(renderer: Renderer, causal: Any, source: str) -> None:
+    """Every id that the tokenizer and the chat template produce has a row in the model's embedding.
+
+    Added tokens that no template uses may lie beyond it: Gemma 3 has such a one for images.
+    """
+    tokenizer, rows = renderer.tokenizer, int(causal.get_input_embeddings().weight.shape[0])
+    chat = [{"role": "user", "content": "a"}]
+    used = {*renderer.prefix(chat), *renderer.suffix(chat, None), renderer.end_of_turn, tokenizer.pad_token_id}
+    highest = max(tokenizer.vocab_size - 1, *used)
+    if highest >= rows:
+        raise InputError(
+            f"the tokenizer gives ids up to {highest}, but the model at '{source}' has {rows} embeddings: they do not "
+            "belong together; use the tokenizer of that model"
+        )

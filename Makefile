@@ -46,8 +46,8 @@ format: $(STAMP)  ## let ruff put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## what a training step costs on this machine
-	$(BIN)/python benchmarks/packed_step.py $(ARGS)
+bench: $(STAMP)  ## what a training step costs here, against TRL's; ARGS="--json --dtype float32"
+	$(BIN)/python benchmarks/training_step.py $(ARGS)
 
 docs: $(STAMP)  ## write docs/cli.md anew from --help
 	$(BIN)/python docs/make_cli.py

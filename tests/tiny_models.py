@@ -134,3 +134,34 @@ def tiny_config(kind: str, tokenizer: Any) -> Any:
 if __name__ == "__main__":
     for name in KINDS:
         print(make_tiny(Path(sys.argv[1]) / name, name))
+
+
+WINDOWED = [("mistral", "sdpa"), ("gemma2", "eager"), ("gemma3", "sdpa")]  # Gemma 2 caps its attention: eager only
+
+
+def windowed(kind: str, dtype: Any = None, attention: str = "sdpa") -> Any:
+    """A tiny model some or all of whose layers see eight tokens back only."""
+    import torch
+    from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, MistralConfig
+
+    shape = {
+        "vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "head_dim": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "sliding_window": 8,
+        "initializer_range": 0.2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    if kind == "mistral":
+        config = MistralConfig(**shape)
+    else:
+        config = (Gemma2Config if kind == "gemma2" else Gemma3TextConfig)(
+            **shape, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+        )
+    config._attn_implementation = attention
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    torch.set_rng_state(state)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            if "norm" in name:  # Gemma's norms start as the identity, and would hide a wrong one
+                each.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(len(name)))
+    return model.to(dtype or torch.float32).eval()

@@ -23,6 +23,7 @@ from paretune.policy.engine import (
     prefill,
     row_seed,
 )
+from tiny_models import WINDOWED, windowed
 
 PREFIXES = [[5, 9, 11, 300, 42], list(range(40, 75)), [17], list(range(100, 121))]
 SUFFIXES = [[7, 8, 3], [12], [99, 98, 97, 96, 95, 94], list(range(200, 218))]
@@ -62,36 +63,6 @@ def causal64(tiny_model):
     return load_backbone(str(tiny_model), dtype="float64")[0]
 
 
-def windowed(kind, dtype=torch.float32, attention="sdpa"):
-    """A tiny model some or all of whose layers see eight tokens back only."""
-    from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, MistralConfig
-
-    shape = {
-        "vocab_size": 400, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "head_dim": 8,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "sliding_window": 8,
-        "initializer_range": 0.2, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    if kind == "mistral":
-        config = MistralConfig(**shape)
-    else:
-        config = (Gemma2Config if kind == "gemma2" else Gemma3TextConfig)(
-            **shape, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
-        )
-    config._attn_implementation = attention
-    state = torch.get_rng_state()
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
-    torch.set_rng_state(state)
-    with torch.no_grad():
-        for name, each in model.named_parameters():
-            if "norm" in name:  # Gemma's norms start as the identity, and would hide a wrong one
-                each.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(len(name)))
-    return model.to(dtype).eval()
-
-
-WINDOWED = [("mistral", "sdpa"), ("gemma2", "eager"), ("gemma3", "sdpa")]  # Gemma 2 caps its attention: eager only
-
-
 # --- one prefill --------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +70,7 @@ def logits_after(causal, prefixes, suffixes):
     """Logits [B, V] at the end of prefix + suffix, by a prefill and its continuation."""
     state = prefill(causal, prefixes, PAD)
     _feed(causal, state, suffixes, PAD)
-    return project(causal, state.readout_BH)
+    return project(causal, state.last_BH)
 
 
 @torch.no_grad()

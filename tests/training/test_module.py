@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import peft
 import pytest
 import torch
+from peft.tuners.lora.layer import Linear as PeftLinear
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from paretune.errors import InputError
+from paretune.policy.lora import FusedLoraLinear
 from paretune.policy.packed import Branch, Packed, collate, forward
 
 ROWS = [
     Packed([5, 9, 11, 300, 42], [Branch([7, 8], [20, 21, 22, 2]), Branch([7, 90, 8], [33, 2])]),
     Packed([17, 18], [Branch([3], [100, 101])]),
 ]
+
+
+IDS = torch.tensor([[5, 9, 11, 300, 42, 7], [17, 18, 19, 20, 21, 22]])
 
 
 def batch():
@@ -121,3 +127,48 @@ def test_gradient_checkpointing_changes_no_number(tiny_model, make_module):
     two = gradients(saving, lambda out: out.logp.sum() + out.predicted.sum())
     for a, b in zip(one, two, strict=True):
         torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+
+
+# --- fused LoRA layers ---
+
+
+def test_only_plain_layers_change_class(tiny_gpt2, tiny_llama, make_module):
+    def kinds(module):
+        return {type(each) for each in module.modules() if isinstance(each, PeftLinear)}
+
+    assert kinds(make_module(tiny_llama)) == {FusedLoraLinear}
+    gpt2 = make_module(tiny_gpt2)  # its Conv1D layers hold their weights transposed
+    assert all(each._plain(torch.zeros(1, 32)) is None for each in gpt2.modules() if isinstance(each, PeftLinear))
+
+
+def test_the_adapter_is_a_plain_peft_adapter(tiny_llama, make_module, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    module = make_module(tiny_llama).eval()
+
+    def base():
+        return AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float64).eval()
+
+    with torch.no_grad():
+        wanted = module.causal(IDS).logits
+        module.peft.save_pretrained(tmp_path)
+        loaded = peft.PeftModel.from_pretrained(base(), tmp_path, autocast_adapter_dtype=False).eval()
+        assert not any(isinstance(each, FusedLoraLinear) for each in loaded.modules())
+        torch.testing.assert_close(loaded(IDS).logits, wanted, atol=1e-6, rtol=1e-6)
+        with module.peft.disable_adapter():
+            torch.testing.assert_close(module.causal(IDS).logits, base()(IDS).logits)
+        torch.testing.assert_close(module.causal(IDS).logits, wanted)
+        merged = module.peft.merge_and_unload()
+        torch.testing.assert_close(merged(IDS).logits, wanted, atol=1e-6, rtol=1e-6)
+
+
+def test_checkpointing_draws_the_same_dropout_again(tiny_llama, make_module):
+    rows = [Packed([5, 9, 11], [Branch([7], [20, 21]), Branch([7], [30, 31, 2])])]
+
+    def gradients(checkpointing):
+        module = make_module(tiny_llama, lora_dropout=0.2, gradient_checkpointing=checkpointing).train()
+        torch.manual_seed(1)
+        module(collate(rows, 0)).logp.sum().backward()
+        return torch.cat([each.grad.flatten() for name, each in module.peft.named_parameters() if "lora_" in name])
+
+    torch.testing.assert_close(gradients(True), gradients(False), atol=1e-12, rtol=1e-9)

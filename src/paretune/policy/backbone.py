@@ -10,6 +10,8 @@ import hashlib
 import inspect
 import logging
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +21,8 @@ from torch import Tensor, nn
 from paretune.errors import InputError, did_you_mean
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
+
+ATTENDING = {"full_attention", "sliding_attention", "chunked_attention"}  # layer types whose state is keys and values
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -77,7 +81,19 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
         raise InputError(
             f"is no whole causal language model: {len(missing)} weights are missing, such as {missing[0]}", file=model
         )
+    check_attends(causal)
     return causal.to(where).eval(), tokenizer
+
+
+def check_attends(causal: Any) -> None:
+    """Only models that remember by keys and values: padding and a second suffix would mix into a recurrent state."""
+    kinds = set(getattr(causal.config.get_text_config(), "layer_types", None) or ()) - ATTENDING
+    if kinds or getattr(causal, "_is_stateful", False):
+        raise InputError(
+            f"{type(causal).__name__} has layers whose cache is more than keys and values "
+            f"({', '.join(sorted(kinds)) or 'recurrent state'}); use a model whose layers all attend, such as Llama, "
+            "Qwen3 or Gemma 3"
+        )
 
 
 def reason(error: Exception) -> str:
@@ -129,6 +145,54 @@ def cached(module: nn.Module, cache: Any) -> dict[str, Any]:
     """The keyword under which this decoder takes a KV cache (`past_key_values` before transformers 5.24)."""
     name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
     return {name: cache, "use_cache": True}
+
+
+@contextmanager
+def hidden_after(causal: Any, layer: int | None) -> Iterator[list[Tensor]]:
+    """Collect the hidden states [B, L, H] after decoder layer `layer` (1 the first) of the passes inside the block.
+
+    Nothing is collected for `None` and for the last layer: there the pass's own result is meant, after the final norm.
+    Taken at the entrance of the next layer, where gradient checkpointing and sharding hand over whole states.
+    """
+    found: list[Tensor] = []
+    layers = decoder_layers(causal)
+    if layer is None or layer == len(layers):
+        yield found
+        return
+    if not 0 < layer < len(layers):
+        raise InputError(f"the model has {len(layers)} layers, so the head cannot read after layer {layer}")
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        found.append(args[0] if args else kwargs["hidden_states"])
+
+    handle = layers[layer].register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def decoder_layers(causal: Any) -> nn.ModuleList:
+    """The decoder's layers, in order."""
+    count = int(causal.config.get_text_config().num_hidden_layers)
+    for module in decoder(causal).modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise InputError(f"{type(causal).__name__} has no list of {count} decoder layers; this architecture is unsupported")
+
+
+def span_mean(hidden_BLH: Tensor, ends: Sequence[int], spans: Sequence[int]) -> Tensor:
+    """Mean [B, H] over the `spans[i]` positions before `ends[i]`, in float32 (float64 stays so) where it is a mean."""
+    if all(span == 1 for span in spans):
+        rows = torch.arange(len(ends), device=hidden_BLH.device)
+        return hidden_BLH[rows, torch.tensor(ends, device=hidden_BLH.device) - 1]
+    return torch.stack(
+        [_precise(row_LH[end - span : end]).mean(0) for row_LH, end, span in zip(hidden_BLH, ends, spans, strict=True)]
+    )
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def project(causal: Any, hidden_NH: Tensor) -> Tensor:

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from paretune.errors import InputError
-from paretune.policy.backbone import cached, decoder, project
+from paretune.policy.backbone import cached, check_attends, decoder, hidden_after, project, span_mean
 
 BUCKET = 16  # block widths are rounded up to this many tokens: CPU kernels are built anew for every new shape
-ATTENDING = {"full_attention", "sliding_attention", "chunked_attention"}  # layer types whose state is keys and values
 TOP_CANDIDATES = 1024  # nucleus sampling looks at this many tokens first
 
 
@@ -45,11 +44,13 @@ class Sampling:
 class Prefilled:
     """Rows of tokens in the KV cache: row i's lie in the last `lengths[i]` slots, and what comes before is empty.
 
-    `readout_BH` holds the hidden state of each row's last token.
+    `last_BH` holds the final hidden state of each row's last token; `readout_BH` what the sensing head reads of the
+    prefix.
     """
 
     cache: Any
     lengths: list[int]
+    last_BH: Tensor
     readout_BH: Tensor
 
     @property
@@ -113,47 +114,51 @@ def pad_block(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) 
 
 
 @torch.no_grad()
-def prefill(causal: Any, prefixes: Sequence[Sequence[int]], pad_id: int) -> Prefilled:
-    """Run the prefixes once; the read-out is the hidden state of each row's last token."""
+def prefill(
+    causal: Any, prefixes: Sequence[Sequence[int]], pad_id: int, *, layer: int | None = None, spans: Sequence[int] = ()
+) -> Prefilled:
+    """Run the prefixes once.
+
+    The read-out is the mean hidden state of the last `spans[i]` tokens of row i (1 by default, the last token) after
+    decoder layer `layer` (by default after the last one and the final norm, which the paper reads).
+    """
     from transformers import DynamicCache
 
     check_attends(causal)
     # without the config every layer keeps all it has seen: a sliding window is the mask's work, and does not shrink
     # when rows of different length share a batch
-    state = Prefilled(DynamicCache(), [0] * len(prefixes), torch.empty(0))
-    _feed(causal, state, prefixes, pad_id)
+    state = Prefilled(DynamicCache(), [0] * len(prefixes), torch.empty(0), torch.empty(0))
+    hidden_BPH = _feed(causal, state, prefixes, pad_id, layer)
+    ends = [len(row) for row in prefixes]
+    state.readout_BH = span_mean(hidden_BPH, ends, spans or [1] * len(ends))
     return state
 
 
-def check_attends(causal: Any) -> None:
-    """Only models that remember by keys and values: padding and a second suffix would mix into a recurrent state."""
-    kinds = set(getattr(causal.config.get_text_config(), "layer_types", None) or ()) - ATTENDING
-    if kinds or getattr(causal, "_is_stateful", False):
-        raise InputError(
-            f"{type(causal).__name__} has layers whose cache is more than keys and values "
-            f"({', '.join(sorted(kinds)) or 'recurrent state'}); use a model whose layers all attend, such as Llama, "
-            "Qwen3 or Gemma 3"
-        )
+def _feed(
+    causal: Any, state: Prefilled, rows: Sequence[Sequence[int]], pad_id: int, layer: int | None = None
+) -> Tensor:
+    """Run a block of tokens on top of the cache; rows may differ in length, and in all but a prefill be empty.
 
-
-def _feed(causal: Any, state: Prefilled, rows: Sequence[Sequence[int]], pad_id: int) -> None:
-    """Run a block of tokens on top of the cache; rows may differ in length, and in all but a prefill be empty."""
+    Gives the block's hidden states [B, W, H] after `layer`.
+    """
     counts = [len(row) for row in rows]
     if not any(counts):
-        return
+        return torch.empty(0)
     ids_BW, real_BW = pad_block(rows, pad_id, causal.device)
     count_B = real_BW.sum(1)
     # pads take the position of the row's last token: a position past the context would not exist
     positions_BW = (real_BW.cumsum(1) - 1).clamp_min(0) + torch.tensor(state.lengths, device=causal.device)[:, None]
     mask = state.mask(ids_BW.shape[1], causal.device)  # pads need none: they come last, and no real token sees them
     module = decoder(causal)
-    hidden_BWH = module(
-        input_ids=ids_BW, attention_mask=mask, position_ids=positions_BW, **cached(module, state.cache)
-    ).last_hidden_state
+    with hidden_after(causal, layer) as states:
+        hidden_BWH = module(
+            input_ids=ids_BW, attention_mask=mask, position_ids=positions_BW, **cached(module, state.cache)
+        ).last_hidden_state
     last_BH = hidden_BWH[torch.arange(len(rows), device=causal.device), (count_B - 1).clamp_min(0)]
     keeps = min(counts) > 0  # an empty row's last token is still the one before
-    state.readout_BH = last_BH if keeps else torch.where(count_B[:, None] > 0, last_BH, state.readout_BH)
+    state.last_BH = last_BH if keeps else torch.where(count_B[:, None] > 0, last_BH, state.last_BH)
     state.close_gaps(counts)
+    return states[0] if states else hidden_BWH
 
 
 @torch.no_grad()
@@ -179,7 +184,7 @@ def decode(
     keywords = cached(module, state.cache)
     draws = [torch.Generator().manual_seed(seed) for seed in seeds] if sampling.temperature > 0 else []
     for step in range(sampling.max_new_tokens):
-        logits_BV = project(causal, state.readout_BH)
+        logits_BV = project(causal, state.last_BH)
         tokens = _choose(logits_BV, sampling, [draws[row] for row in rows] if draws else [])
         for i, token in enumerate(tokens):
             if finished[rows[i]]:
@@ -194,7 +199,7 @@ def decode(
         if len(keep) < len(rows):
             state.select(keep)
             rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
-        state.readout_BH = module(
+        state.last_BH = module(
             input_ids=torch.tensor(tokens, device=device)[:, None],
             attention_mask=state.mask(1, device),
             position_ids=torch.tensor(state.lengths, device=device)[:, None],

@@ -1,11 +1,16 @@
-"""Packed rows: every completion of a prompt shares one computation of the prompt.
+"""Packed rows: what the completions of a prompt have in common is computed once.
 
-A packed row is `prefix | suffix_1 completion_1 | suffix_2 completion_2 | ...`. A block mask lets each branch see the
-prefix and itself only, and explicit positions let each branch start where the prefix ends, so the numbers are those of
-separate sequences. The sensing head reads the last prefix token of the same pass. The mask is an ordinary 4-D mask that
-every transformers attention of kind `sdpa` or `eager` takes, with gradient checkpointing and sharding as usual.
+A packed row is the prefix tree of its sequences: the prompt, then each branch (rendered profile and completion) from
+where it first differs from the others. Chosen and rejected under one profile share the profile too:
 
-Shapes: B rows, L padded length, N labelled tokens of the batch, K branches of the batch, H hidden size, V vocabulary.
+    prompt | profile | chosen | rejected          each token sees its own way back to the root, and nothing else
+
+A mask over the tree and explicit positions make the numbers those of separate sequences. The sensing head reads the
+last prompt token of the same pass. The mask is an ordinary 4-D mask that every transformers attention of kind `sdpa` or
+`eager` takes, with gradient checkpointing and sharding as usual.
+
+Shapes: B rows, L padded length, N labelled tokens of the batch, K branches of the batch, S segments of a row's tree, H
+hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,10 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paretune.policy.backbone import decoder, project
+from paretune.errors import InputError
+from paretune.policy.backbone import decoder, hidden_after, project, span_mean
 
 LENGTH_BUCKET = 32  # rows are padded to multiples of this: few distinct kernel shapes
-LABEL_CHUNK = 1024  # label positions whose logits exist at one time
+LABEL_CHUNK = 256  # label positions whose logits exist at one time; larger is no faster and takes more memory
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,60 @@ class Branch:
 
 @dataclass(frozen=True)
 class Packed:
-    """A prefix and its branches; a row without branches only feeds the head."""
+    """A prefix and its branches; the head reads the prefix's last `span` tokens (a row may serve it alone)."""
 
     prefix: Sequence[int]
     branches: Sequence[Branch]
+    span: int = 1
 
     @property
     def length(self) -> int:
         """Tokens of the packed row."""
-        return len(self.prefix) + sum(len(each.suffix) + len(each.completion) for each in self.branches)
+        return len(self.prefix) + len(Tree(self.branches).ids)
+
+
+class Tree:
+    """The prefix tree of branches, laid out depth first.
+
+    ids, depth, segment: for each token of the tree its id, its distance from the prefix and its segment (a run of
+    tokens without a fork); ways: for each segment, the segments on the way back to the root, itself included;
+    places: for each branch, where each of its tokens lies.
+    """
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self.ids: list[int] = []
+        self.depth: list[int] = []
+        self.segment: list[int] = []
+        self.ways: list[list[int]] = []
+        self.places: list[list[int]] = [[] for _ in branches]
+        self._sequences = [[*each.suffix, *each.completion] for each in branches]
+        self._grow(list(range(len(branches))), 0, [])
+
+    def _grow(self, members: list[int], depth: int, way: list[int]) -> None:
+        """Lay out what follows at `depth`, where the members' sequences have been the same so far."""
+        groups: dict[int, list[int]] = {}
+        for k in members:
+            if len(self._sequences[k]) > depth:
+                groups.setdefault(self._sequences[k][depth], []).append(k)
+        for group in groups.values():
+            end = depth + _common(self._sequences[group[0]][depth:], [self._sequences[k][depth:] for k in group[1:]])
+            here, start = [*way, len(self.ways)], len(self.ids)
+            self.ids += self._sequences[group[0]][depth:end]
+            self.depth += range(depth, end)
+            self.segment += [len(self.ways)] * (end - depth)
+            self.ways.append(here)
+            for k in group:
+                self.places[k] += range(start, start + end - depth)
+            self._grow(group, end, here)
+
+
+def _common(first: Sequence[int], others: Sequence[Sequence[int]]) -> int:
+    """Length of the longest common beginning."""
+    shared = len(first)
+    for other in others:
+        differ = (i for i, (one, two) in enumerate(zip(first, other, strict=False)) if one != two)
+        shared = min(shared, next(differ, len(other)))
+    return shared
 
 
 @dataclass(frozen=True)
@@ -50,7 +101,8 @@ class Batch:
 
     input_ids, positions [B, L]; mask [B, 1, L, L], True = may attend; readout [B]: index of the last prefix token;
     source [N]: flat index (into B*L) of the token that predicts each label; label [N]; branch [N]: the branch, 0..K-1,
-    in order of rows, that each label belongs to; branches: K; tokens: real tokens in the batch.
+    in order of rows, that each label belongs to; branches: K; tokens: real tokens in the batch; spans [B]: tokens up to
+    the read-out that the head averages.
     """
 
     input_ids: Tensor
@@ -62,6 +114,7 @@ class Batch:
     branch: Tensor
     branches: int
     tokens: int
+    spans: tuple[int, ...]
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
@@ -81,74 +134,102 @@ class Forward:
 
 def collate(rows: Sequence[Packed], pad_id: int, *, bucket: int = LENGTH_BUCKET) -> Batch:
     """Lay packed rows out as tensors, right-padded to a multiple of `bucket`."""
-    size, width = len(rows), -(-max(row.length for row in rows) // bucket) * bucket
+    trees = [Tree(row.branches) for row in rows]
+    size, longest = len(rows), max(len(row.prefix) + len(tree.ids) for row, tree in zip(rows, trees, strict=True))
+    width = -(-longest // bucket) * bucket
     input_ids = torch.full((size, width), pad_id, dtype=torch.long)
     positions = torch.zeros((size, width), dtype=torch.long)
-    segment = torch.full((size, width), -1, dtype=torch.long)  # 0 the prefix, 1.. a branch, -1 padding
+    mask = torch.eye(width, dtype=torch.bool).repeat(size, 1, 1)  # padding sees itself, to stay finite
     source: list[int] = []
     label: list[int] = []
     branch: list[int] = []
     count = 0
-    for i, row in enumerate(rows):
-        start = len(row.prefix)
-        input_ids[i, :start] = torch.tensor(row.prefix, dtype=torch.long)
-        positions[i, :start] = torch.arange(start)
-        segment[i, :start] = 0
-        for number, each in enumerate(row.branches, start=1):
-            ids = [*each.suffix, *each.completion]
-            end = start + len(ids)
-            input_ids[i, start:end] = torch.tensor(ids, dtype=torch.long)
-            positions[i, start:end] = torch.arange(len(row.prefix), len(row.prefix) + len(ids))
-            segment[i, start:end] = number
+    for i, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        start, end = len(row.prefix), len(row.prefix) + len(tree.ids)
+        input_ids[i, :end] = torch.tensor([*row.prefix, *tree.ids], dtype=torch.long)
+        positions[i, :end] = torch.tensor([*range(start), *(start + each for each in tree.depth)])
+        mask[i, :end, :end] = _mask(start, tree)
+        for each, places in zip(row.branches, tree.places, strict=True):
             # with an empty suffix the prefix's last token predicts the first label
-            first = start + len(each.suffix)
-            predictors = [first - 1 if each.suffix else len(row.prefix) - 1, *range(first, end - 1)]
-            source += [i * width + at for at in predictors[: len(each.completion)]]
+            way = [start - 1, *(start + place for place in places)]
+            source += [i * width + at for at in way[len(each.suffix) : -1]]
             label += each.completion
             branch += [count] * len(each.completion)
             count += 1
-            start = end
     readout = torch.tensor([len(row.prefix) - 1 for row in rows])
     return Batch(
         input_ids=input_ids,
         positions=positions,
-        mask=_mask(segment),
+        mask=mask[:, None],
         readout=readout,
         source=torch.tensor(source, dtype=torch.long),
         label=torch.tensor(label, dtype=torch.long),
         branch=torch.tensor(branch, dtype=torch.long),
         branches=count,
-        tokens=sum(row.length for row in rows),
+        tokens=sum(len(row.prefix) + len(tree.ids) for row, tree in zip(rows, trees, strict=True)),
+        spans=tuple(row.span for row in rows),
     )
 
 
-def _mask(segment_BL: Tensor) -> Tensor:
-    """[B, 1, L, L]: earlier tokens of the prefix or of one's own branch; padding sees itself, to stay finite."""
-    length = segment_BL.shape[1]
-    query_BL1, key_B1L = segment_BL[:, :, None], segment_BL[:, None, :]
-    earlier_LL = torch.ones((length, length), dtype=torch.bool).tril()
-    seen = ((key_B1L == 0) | (key_B1L == query_BL1)) & (key_B1L >= 0) & (query_BL1 >= 0) & earlier_LL
-    return (seen | torch.eye(length, dtype=torch.bool))[:, None]
+def _mask(prefix: int, tree: Tree) -> Tensor:
+    """[L, L] of a row without padding: what a token may see is earlier and on its way back to the root."""
+    count = len(tree.ways) + 1  # segment 0 is the prefix
+    sees_SS = torch.zeros((count, count), dtype=torch.bool)
+    sees_SS[:, 0] = True
+    for at, way in enumerate(tree.ways, start=1):
+        sees_SS[at, torch.tensor(way) + 1] = True
+    segment_L = torch.tensor([*[0] * prefix, *(each + 1 for each in tree.segment)])
+    return sees_SS[segment_L][:, segment_L].tril()
 
 
-def forward(causal: Any, batch: Batch) -> Forward:
-    """One pass: completions' log-probabilities and the read-out hidden states, with gradients where they are on."""
-    mask = batch.mask
-    config = causal.config
-    if config._attn_implementation != "sdpa":  # eager attention adds its mask to the scores
-        dtype = next(causal.parameters()).dtype
-        mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
-    hidden_BLH = decoder(causal)(
-        input_ids=batch.input_ids, attention_mask=mask, position_ids=batch.positions, use_cache=False
-    ).last_hidden_state
-    rows = torch.arange(batch.readout.shape[0], device=hidden_BLH.device)
-    readout_BH = hidden_BLH[rows, batch.readout]
+def forward(causal: Any, batch: Batch, *, layer: int | None = None) -> Forward:
+    """One pass: completions' log-probabilities and the read-out hidden states, with gradients where they are on.
+
+    The head reads after decoder layer `layer` (by default after the last one and the final norm).
+    """
+    with hidden_after(causal, layer) as states:
+        hidden_BLH = decoder(causal)(
+            input_ids=batch.input_ids,
+            attention_mask=attention_mask(causal, batch),
+            position_ids=batch.positions,
+            use_cache=False,
+        ).last_hidden_state
+    readout_BH = span_mean(states[0] if states else hidden_BLH, (batch.readout + 1).tolist(), batch.spans)
     # two-dimensional hidden states: a batched product with the LM head would copy the vocabulary matrix per row
     hidden_NH = hidden_BLH.flatten(0, 1)[batch.source]
     logp_N = label_logp(causal, hidden_NH, batch.label)
     logp_K = torch.zeros(batch.branches, dtype=logp_N.dtype, device=logp_N.device).index_add(0, batch.branch, logp_N)
     length_K = torch.bincount(batch.branch, minlength=batch.branches)
     return Forward(logp_K, length_K, readout_BH)
+
+
+def attention_mask(causal: Any, batch: Batch) -> Tensor | dict[str, Tensor]:
+    """The batch's mask as the model takes it: one for all layers, or one a kind of layer where some see a window only.
+
+    Distances are those of the separate sequences (positions), so a window spans what it would span there.
+    """
+    config = causal.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    longest = int(batch.positions.max()) + 1
+    if "chunked_attention" in kinds and longest > config.attention_chunk_size:
+        raise InputError(
+            f"sequences of {longest} tokens do not fit the model's attention chunk of {config.attention_chunk_size}; "
+            "lower max_length"
+        )
+    full = _as_model_takes(causal, batch.mask)
+    if window is None or longest <= window or kinds == {"full_attention"}:
+        return full
+    near = batch.positions[:, None, :, None] - batch.positions[:, None, None, :] < window
+    windowed = _as_model_takes(causal, batch.mask & near)
+    return {"full_attention": full, "sliding_attention": windowed} if kinds else windowed
+
+
+def _as_model_takes(causal: Any, mask: Tensor) -> Tensor:
+    if causal.config._attn_implementation == "sdpa":
+        return mask
+    dtype = next(causal.parameters()).dtype  # eager attention adds its mask to the scores
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def label_logp(causal: Any, hidden_NH: Tensor, label_N: Tensor) -> Tensor:
@@ -183,11 +264,11 @@ class _FrozenHeadLogp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, label_N: Tensor) -> Tensor:
         logits_NV = hidden_NH @ weight_VH.T
-        logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-        total_N1 = logits_NV.logsumexp(-1, keepdim=True)
-        logp_N = (logits_NV.gather(1, label_N[:, None]) - total_N1)[:, 0]
-        softmax_NV = logits_NV.sub_(total_N1).exp_()
-        ctx.save_for_backward(weight_VH[label_N] - softmax_NV.to(weight_VH.dtype) @ weight_VH)
+        precision = torch.float64 if logits_NV.dtype == torch.float64 else torch.float32
+        logp_NV = torch.log_softmax(logits_NV, -1, dtype=precision)
+        logp_N = logp_NV.gather(1, label_N[:, None])[:, 0]
+        softmax_NV = logp_NV.exp_().to(weight_VH.dtype)
+        ctx.save_for_backward(weight_VH[label_N] - softmax_NV @ weight_VH)
         return logp_N
 
     @staticmethod

@@ -191,6 +191,15 @@ class Renderer:
             raise InputError("the prompt is empty: this chat template writes nothing before the user's text")
         return ids
 
+    def user_tokens(self, messages: Messages) -> int:
+        """How many of the prefix's last tokens are the last user message's text, at least 1.
+
+        The text is tokenised apart, so the count may be off by a token where the template's text before it merges
+        with its first word.
+        """
+        text = messages[-1]["content"]
+        return min(max(len(self._encode_tail(text.rstrip() if self._trims else text)), 1), len(self.prefix(messages)))
+
     def suffix(self, messages: Messages, profile: Mapping[str, float] | None) -> list[int]:
         """Token ids of the rendered profile and the rest of the template; no or an empty profile renders nothing."""
         return self._encode_tail(self.profile_text(profile) + self._parts(messages)[1])

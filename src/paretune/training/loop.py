@@ -99,8 +99,8 @@ def order(count: int, seed: int, epoch: int) -> list[int]:
 def micro_batches(items: Sequence[I], budget: int) -> list[list[I]]:
     """Items in groups whose padded size (rows x longest, bucketed) stays within `budget` tokens; shortest first."""
     groups: list[list[I]] = []
-    for item in sorted(items, key=lambda each: each.packed.length):
-        width = -(-item.packed.length // LENGTH_BUCKET) * LENGTH_BUCKET
+    for length, item in sorted(((each.packed.length, each) for each in items), key=lambda pair: pair[0]):
+        width = -(-length // LENGTH_BUCKET) * LENGTH_BUCKET
         if groups and (len(groups[-1]) + 1) * width <= budget:
             groups[-1].append(item)
         else:

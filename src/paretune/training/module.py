@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,24 +26,32 @@ class Outputs:
 class TrainModule(nn.Module):
     """Backbone and head in one module, so that one wrapper (DDP, FSDP2) sees all that is trained."""
 
-    def __init__(self, peft: Any, head: SensingHead | None, *, backbone_grad_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        peft: Any,
+        head: SensingHead | None,
+        *,
+        backbone_grad_scale: float = 1.0,
+        readout_layer: int | None = None,
+    ) -> None:
         super().__init__()
         self.peft = peft
         self.head = head
         self.backbone_grad_scale = backbone_grad_scale
+        self.readout_layer = readout_layer
 
     @property
     def causal(self) -> Any:
         """The causal LM with LoRA layers inside."""
         return self.peft.get_base_model()
 
-    def forward(self, batch: Batch) -> Outputs:
-        """Log-probabilities of the branches and predicted profiles, from one pass.
+    def forward(self, batch: Batch, *, reference: bool = False) -> Outputs:
+        """Log-probabilities of the branches and, but for the reference, predicted profiles, from one pass.
 
         The head's gradient reaches the backbone times `backbone_grad_scale` (1: the paper; 0: detached).
         """
-        out = forward(self.causal, batch)
-        if self.head is None:
+        out = forward(self.causal, batch, layer=self.readout_layer)
+        if self.head is None or reference:
             return Outputs(out.logp, out.length, None)
         scale = self.backbone_grad_scale
         readout = out.readout if scale == 1 else out.readout.detach()
@@ -58,7 +66,7 @@ class TrainModule(nn.Module):
         self.eval()
         try:
             with self.peft.disable_adapter():
-                return forward(self.causal, batch).logp
+                return cast(Outputs, self(batch, reference=True)).logp  # by the call: wrappers such as FSDP hook it
         finally:
             self.train(training)
 
@@ -69,6 +77,8 @@ def add_adapter(causal: Any, config: TrainConfig) -> Any:
     The base's own dropout (GPT-2's, say) is switched off, as TRL does: `lora_dropout` is the one that trains.
     """
     from peft import LoraConfig, get_peft_model
+
+    from paretune.policy.lora import use_fused_lora  # with PEFT, which takes seconds to import
 
     _disable_dropout(causal)
     # seeded here: PEFT initialises the adapter from global random state
@@ -83,6 +93,7 @@ def add_adapter(causal: Any, config: TrainConfig) -> Any:
     )
     # adapters in the backbone's own precision; the optimizer keeps float32 masters
     peft = get_peft_model(causal, lora, autocast_adapter_dtype=False)
+    use_fused_lora(peft)
     if config.gradient_checkpointing:
         if hasattr(causal, "activation_checkpointing_enable"):  # the name since transformers 5.24; never re-entrant
             causal.activation_checkpointing_enable()

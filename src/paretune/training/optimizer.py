@@ -1,7 +1,7 @@
 """AdamW with float32 master weights, so that adapters may compute in bfloat16 and still learn in float32.
 
 An adapter held in float32 beside a bfloat16 backbone casts every activation twice; held in bfloat16 a step takes about
-three quarters of the time on a CPU (`make bench`), but steps smaller than 1/256 of a weight would be lost. The masters
+seven tenths of the time on a CPU (`make bench`), but steps smaller than 1/256 of a weight would be lost. The masters
 keep them.
 """
 

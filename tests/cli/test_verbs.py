@@ -104,25 +104,35 @@ def test_evaluate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
     assert json.loads(done.stdout) == EVALUATED
 
 
-def _policy(profiles: list[dict[str, float]]) -> Any:
+def _policy(profiles: list[dict[str, float]], interval: dict[str, tuple[float, float]] | None = None) -> Any:
     answers = [
-        SimpleNamespace(text=f"answer {at}", profile=own, sensed=own, tokens=2, finished=True)
+        SimpleNamespace(text=f"answer {at}", profile=own, sensed=own, tokens=2, finished=True, interval=interval)
         for at, own in enumerate(profiles)
     ]
     names = [SimpleNamespace(name="brevity"), SimpleNamespace(name="joy")]
-    return SimpleNamespace(objectives=names, sense=Spy(profiles), generate=Spy(answers))
+    sensed = [SimpleNamespace(profile=own, interval=interval) for own in profiles]
+    return SimpleNamespace(objectives=names, predict=Spy(sensed), generate=Spy(answers))
 
 
 def test_sense_prints_bars_or_json(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy([{"brevity": 0.5, "joy": 1.0}])
     monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
     done = invoke("sense", "p", "--prompt", "Hi", "--pin", "joy=1")
-    assert policy.sense.arguments == ([[{"role": "user", "content": "Hi"}]], {"joy": 1.0})
+    assert policy.predict.arguments == ([[{"role": "user", "content": "Hi"}]], {"joy": 1.0})
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["brevity", "joy"]
     assert done.stdout.splitlines()[1].endswith("1.00  pinned")
     done = invoke("sense", "p", "--prompt", "Hi", "--json")
-    record = {"id": "row-1", "prompt": "Hi", "profile": {"brevity": 0.5, "joy": 1.0}}
+    record = {"id": "row-1", "prompt": "Hi", "profile": {"brevity": 0.5, "joy": 1.0}, "interval": None}
     assert json.loads(done.stdout) == {"profiles": [record]}
+
+
+def test_sense_shows_intervals_of_what_is_not_pinned(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = _policy([{"brevity": 0.71, "joy": 1.0}], {"brevity": (0.4, 0.9), "joy": (1.0, 1.0)})
+    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    lines = invoke("sense", "p", "--prompt", "Hi", "--pin", "joy=1").stdout.splitlines()
+    assert lines[0].endswith("0.71 [0.40, 0.90]") and lines[1].endswith("1.00  pinned")
+    record = json.loads(invoke("sense", "p", "--prompt", "Hi", "--json").stdout)["profiles"][0]
+    assert record["interval"] == {"brevity": [0.4, 0.9], "joy": [1.0, 1.0]}
 
 
 def test_sense_and_generate_write_json_lines(invoke: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ SPLIT = {"seed": 0, "validation": 0.1, "test": 0.5}
 def right_profile(prompt: list[dict[str, str]]) -> Profile:
     """What a prompt deserves: two numbers drawn from its text."""
     draw = random.Random(prompt[-1]["content"])
-    return {name: round(draw.random(), 3) for name in NAMES}
+    return {name: round(draw.random(), 2) for name in NAMES}
 
 
 def spelled(values: dict[str, float], tail: str = "") -> str:
@@ -63,6 +63,7 @@ class FakePolicy:
     base: str = "tiny<base>"
     metadata: dict[str, Any] = field(default_factory=dict)
     sensing_error: float = 0.05
+    calibrated: bool = True
     calls: list[Any] = field(default_factory=list)
 
     renderer = SimpleNamespace(
@@ -82,6 +83,19 @@ class FakePolicy:
             out.append(own | (pins or {}))
         return out
 
+    def predict(self, prompts: Any, pins: Profile | None = None, *, level: float = 0.8, **_: Any) -> list[Any]:
+        """As sensed, with intervals of a width by which 80% of the sensing errors are covered."""
+        width = 1.2816 * self.sensing_error
+        return [
+            SimpleNamespace(
+                profile=own,
+                interval={name: (value - width, value + width) for name, value in own.items()}
+                if self.calibrated
+                else None,
+            )
+            for own in self.sense(prompts, pins)
+        ]
+
     def generate(self, prompts: Any, *, condition: Any, pins: Any = None, temperature: float = 0.0, **_: Any) -> Any:
         assert temperature == 0
         self.calls.append(condition if isinstance(condition, str) else "profiles")
@@ -100,7 +114,9 @@ class FakePolicy:
         used = [{**own, **more} if more and own is not None else own for own, more in zip(used, each, strict=True)]
         texts = [self.answer(prompt, own) for prompt, own in zip(prompts, used, strict=True)]
         return [
-            SimpleNamespace(text=text, profile=own, sensed=sense, tokens=len(text.split()), finished=True)
+            SimpleNamespace(
+                text=text, profile=own, sensed=sense, tokens=len(text.split()), finished=True, interval=None
+            )
             for text, own, sense in zip(texts, used, sensed, strict=True)
         ]
 

@@ -84,6 +84,23 @@ def test_head_quality_beside_constant_and_probe(world: Any) -> None:
         assert quality["head"]["r2"]["low"] <= quality["head"]["r2"]["value"] <= quality["head"]["r2"]["high"]
 
 
+def test_intervals_are_held_to_their_word(world: Any) -> None:
+    own = _run(world, fakes.FakePolicy(fakes.obeys))
+    for name in fakes.NAMES:
+        held = own["head"][name]["interval"]
+        assert held["level"] == 0.8 and held["coverage"]["low"] <= held["coverage"]["value"] <= held["coverage"]["high"]
+        assert held["coverage"]["value"] == pytest.approx(0.8, abs=0.2)
+        assert held["width"]["value"] == pytest.approx(2 * 1.2816 * 0.05)
+    report = (world.path / "out" / "report.html").read_text()
+    assert "Share of held-out targets inside the sensed 80% interval: warm" in report
+
+
+def test_a_head_that_is_not_calibrated_is_said_so(world: Any) -> None:
+    own = _run(world, fakes.FakePolicy(fakes.obeys, calibrated=False))
+    assert all("interval" not in each for each in own["head"].values())
+    assert "gives no intervals" in (world.path / "out" / "report.html").read_text()
+
+
 def test_wins_against_the_chosen_completion(world: Any) -> None:
     own = _run(world, fakes.FakePolicy(fakes.obeys))
     assert own["wins"]["oracle"]["joint"]["tie"]["value"] == 1

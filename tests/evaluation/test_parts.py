@@ -10,7 +10,7 @@ from paretune.evaluation import charts
 from paretune.evaluation.bootstrap import Bootstrap
 from paretune.evaluation.conditions import choose_conditions, derangement, filled
 from paretune.evaluation.control import subset
-from paretune.evaluation.head import ALPHAS, fit_ridge, linear_probe
+from paretune.evaluation.head import ALPHAS, fit_ridge, interval_ends, interval_quality, linear_probe
 from paretune.evaluation.scoring import distances
 from paretune.evaluation.summary import front_of
 from paretune.evaluation.winrate import joint_outcomes, outcomes, win_rates
@@ -82,6 +82,21 @@ def test_the_probe_needs_some_known_targets() -> None:
     probe = linear_probe(features, targets, features, ["a", "b"])
     assert probe.alphas["b"] is None and np.isnan(probe.predictions[:, 1]).all()
     assert np.abs(probe.predictions[:, 0] - targets[:, 0]).max() < 0.02
+
+
+def test_coverage_and_width_by_hand() -> None:
+    truth = np.array([0.5, 0.0, 1.0, np.nan])
+    low, high = np.array([0.4, 0.1, 0.9, 0.0]), np.array([0.6, 0.2, 1.0 - 1e-8, 1.0])
+    found = interval_quality(truth, low, high, Bootstrap(50))
+    assert found["coverage"]["value"] == pytest.approx(2 / 3) and found["coverage"]["n"] == 3
+    assert found["width"]["value"] == pytest.approx((0.2 + 0.1 + 0.1) / 3)
+
+
+def test_ends_of_intervals_need_every_prompt() -> None:
+    some = {"a": (0.1, 0.2), "b": (0.3, 0.4)}
+    ends = interval_ends([some, some], ["b", "a"])
+    assert ends is not None and ends[0].tolist() == [[0.3, 0.1]] * 2 and ends[1].tolist() == [[0.4, 0.2]] * 2
+    assert interval_ends([some, None], ["a"]) is None and interval_ends([], ["a"]) is None
 
 
 def test_distance_is_over_what_is_known() -> None:

@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from paretune.errors import InputError
 from paretune.files import read_json
 from paretune.policy import load_policy, save_policy
+from paretune.policy.head import HeadConfig, SensingHead
+from paretune.training.head_fit import fit_head
 
 
 @pytest.fixture
@@ -215,7 +217,7 @@ def test_the_head_is_never_re_initialised(saved):
     tensors = tensors_of(path)
     described = read_json(folder / "policy.json")
     edit(folder, objectives=described["objectives"][:2])
-    with pytest.raises(InputError, match=r"does not belong to 2 objective\(s\) and hidden size 32"):
+    with pytest.raises(InputError, match=r"senses 3 objective\(s\), but policy\.json names 2: brevity, cheer"):
         load_policy(folder)
     edit(folder, objectives=described["objectives"], head={**described["head"], "width": 8})
     with pytest.raises(InputError, match="does not belong"):
@@ -310,7 +312,43 @@ def test_a_head_of_another_number_of_objectives_says_both(saved):
     described = read_json(folder / "policy.json")
     more = [*described["objectives"], {**described["objectives"][0], "name": "fourth"}]
     edit(folder, objectives=more)
-    with pytest.raises(InputError, match=r"head\.safetensors: does not belong to 4 objective\(s\)"):
+    wanted = r"head\.safetensors: senses 3 objective\(s\), but policy\.json names 4: brevity, cheer, rude_words, fourth"
+    with pytest.raises(InputError, match=wanted):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize("kind", ["regression", "binned", "gaussian"])
+def test_every_kind_of_head_comes_back_with_its_intervals(tiny_llama, make_policy, tmp_path, prompts, kind):
+    policy = make_policy(tiny_llama)
+    torch.manual_seed(0)
+    config = HeadConfig(kind, 16, 1, hidden_dropout=0.1, standardise_input=True, skip=True, bins=7)
+    policy.head = SensingHead(32, 3, config)
+    features, targets = torch.randn(40, 32), torch.rand(40, 3)
+    fit_head(policy.head, features, targets, None, epochs=2, lr=1e-2, seed=0, standardise=True, folds=2)
+    save_policy(policy, tmp_path / "p", metrics={})
+    loaded = load_policy(tmp_path / "p")
+    assert loaded.head.config == config and bool(loaded.head.calibrated)
+    before, after = policy.head.state_dict(), loaded.head.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert loaded.predict(prompts, {"cheer": 0.2}) == policy.predict(prompts, {"cheer": 0.2})
+    edit(tmp_path / "p", head={**config.to_dict(), "kind": "regression" if kind != "regression" else "gaussian"})
+    with pytest.raises(InputError, match=r"head\.safetensors: does not belong to 3 objective\(s\), a (regr|gauss)"):
+        load_policy(tmp_path / "p")
+
+
+def test_a_folder_from_before_intervals_loads_without_them(saved, prompts):
+    policy, folder = saved
+    path = folder / "head.safetensors"
+    tensors = tensors_of(path)
+    old = {name: each for name, each in tensors.items() if name not in ("residual_cov", "conformal", "calibrated")}
+    assert set(old) == {"target_mean", "target_std", *(name for name in tensors if name.startswith("layers."))}
+    save_file(old, str(path))
+    edit(folder, head={"width": 16, "depth": 1, "dropout": 0.1, "input_norm": False})
+    loaded = load_policy(folder)
+    assert loaded.sense(prompts) == policy.sense(prompts)
+    assert not loaded.head.calibrated and loaded.predict(prompts)[0].interval is None
+    save_file({name: each for name, each in tensors.items() if name != "conformal"}, str(path))
+    with pytest.raises(InputError, match="conformal"):
         load_policy(folder)
 
 

@@ -35,7 +35,7 @@ def test_sensing_reads_the_last_token_of_the_raw_prompt(policy, prompts):
         ids = torch.tensor([policy.renderer.prefix(messages)])
         with torch.no_grad():
             hidden = policy.causal(ids, output_hidden_states=True).hidden_states[-1][:, -1]
-            wanted = policy.head(hidden)[0].tolist()
+            wanted = policy.head.profile(policy.head(hidden))[0].tolist()
         assert list(sensed) == ["brevity", "cheer", "rude_words"]
         assert list(sensed.values()) == pytest.approx(wanted, abs=1e-5)
     assert len({round(each["cheer"], 6) for each in policy.sense(prompts)}) == len(prompts)
@@ -50,12 +50,66 @@ def test_sensing_is_the_same_alone_in_any_batch_and_on_either_padding_side(polic
         assert policy.sense(prompts) == approx(together)
 
 
-def test_pins_are_kept_and_the_rest_is_sensed(llama, prompts):
+def calibrate(policy, prompts, correlation=0.8):
+    """Give the head residuals in which brevity and cheer go together and rude_words goes alone."""
+    draw = torch.Generator().manual_seed(0)
+    hidden = torch.randn(500, policy.head.layers[1].in_features, generator=draw)
+    with torch.no_grad():
+        raw = policy.head(hidden)
+        noise = torch.randn(500, 3, generator=draw)
+        noise[:, 1] = correlation * noise[:, 0] + (1 - correlation**2) ** 0.5 * noise[:, 1]
+        targets = torch.special.ndtr(torch.special.ndtri(policy.head.profile(raw)) + 0.5 * noise)
+    policy.head.calibrate(raw, raw, targets, targets)
+
+
+def test_pins_are_kept_and_the_rest_is_sensed_given_them(llama, prompts):
     free, pinned = llama.sense(prompts), llama.sense(prompts, pins={"cheer": 1})
-    for one, two in zip(free, pinned, strict=True):
-        assert two == one | {"cheer": 1.0}
+    for one, two in zip(free, pinned, strict=True):  # nothing is known yet of how objectives go together
+        assert two == pytest.approx(one | {"cheer": 1.0}, abs=1e-5) and two["cheer"] == 1
+    calibrate(llama, prompts)
+    high, low = llama.sense(prompts, pins={"cheer": 0.9}), llama.sense(prompts, pins={"cheer": 0.1})
+    for one, two, three in zip(free, high, low, strict=True):
+        assert two["brevity"] > one["brevity"] + 0.05 and three["brevity"] < one["brevity"] - 0.05
+        assert two["rude_words"] == pytest.approx(one["rude_words"], abs=0.05)
     with pytest.raises(InputError, match="Did you mean 'cheer'"):
         llama.sense(prompts, pins={"cheers": 1})
+
+
+def test_pins_may_differ_from_prompt_to_prompt(llama, prompts):
+    calibrate(llama, prompts)
+    pins = [{"cheer": 0.9}, {}, None, {"brevity": 0.2, "rude_words": 0.0}, {"cheer": 0.9}]
+    together = llama.sense(prompts, pins, batch_size=3)
+    for messages, each, own in zip(prompts, pins, together, strict=True):
+        assert own == pytest.approx(llama.sense([messages], each)[0], abs=1e-5)
+        assert own.items() >= (each or {}).items()
+    with pytest.raises(InputError, match="1 pins were given for 5 prompts"):
+        llama.sense(prompts, [{"cheer": 1}])
+
+
+def test_intervals_come_once_they_are_calibrated(llama, prompts):
+    assert all(each.interval is None for each in llama.predict(prompts))
+    assert llama.generate(prompts[:1], max_new_tokens=1)[0].interval is None
+    calibrate(llama, prompts)
+    for each, wide in zip(llama.predict(prompts), llama.predict(prompts, level=0.95), strict=True):
+        for name, (low, high) in each.interval.items():
+            assert 0 <= wide.interval[name][0] < low < each.profile[name] < high < wide.interval[name][1] <= 1
+    given = llama.predict(prompts[:2], {"cheer": 0.123456789})
+    assert given[0].interval["cheer"] == (0.123456789, 0.123456789) and given[0].profile["cheer"] == 0.123456789
+    with pytest.raises(InputError, match=r"level must be one of 0\.5, 0\.8"):
+        llama.predict(prompts, level=0.85)
+
+
+def test_an_answers_sensed_is_of_the_prompt_alone_and_its_profile_given_the_pins(llama, prompts):
+    calibrate(llama, prompts)
+    pins = [{"cheer": 0.9}, {}, {"brevity": 0.1}, {"rude_words": 0.5}, {"cheer": 0.2}]
+    alone, given = llama.predict(prompts), llama.sense(prompts, pins)
+    for i, answer in enumerate(llama.generate(prompts, pins=pins, max_new_tokens=1)):
+        assert answer.sensed == pytest.approx(alone[i].profile, abs=1e-5)
+        assert answer.profile == pytest.approx(given[i], abs=1e-5)
+        assert answer.interval["cheer"] == pytest.approx(alone[i].interval["cheer"], abs=1e-5)
+    fixed = llama.generate(prompts[:1], condition="ones", pins={"cheer": 0.2}, max_new_tokens=1)[0]
+    assert fixed.profile == {"brevity": 1.0, "cheer": 0.2, "rude_words": 1.0}
+    assert fixed.sensed == pytest.approx(alone[0].profile, abs=1e-5)
 
 
 def test_a_policy_without_a_head_says_so(llama, prompts):
@@ -123,7 +177,7 @@ def test_one_profile_a_prompt_and_pins_over_any_condition(llama, prompts):
     alone = llama.generate(prompts[:1], condition="none", pins={"cheer": 1}, max_new_tokens=2)[0]
     assert alone.profile == {"cheer": 1.0}
     sensed = llama.generate(prompts[:1], pins={"cheer": 1}, max_new_tokens=2)[0]
-    assert sensed.profile == pytest.approx(llama.sense(prompts[:1])[0] | {"cheer": 1.0})
+    assert sensed.profile == pytest.approx(llama.sense(prompts[:1], {"cheer": 1})[0])
 
 
 def test_only_sensed_values_are_snapped(tiny_llama, make_policy, prompts):

@@ -39,6 +39,17 @@ def test_pins_may_differ_from_prompt_to_prompt(folder):
         policy.generate(PROMPTS, pins=[{name: 0.1}])
 
 
+def test_intervals_are_asked_for(folder):
+    policy = paretune.load_policy(folder)
+    name = policy.names[0]
+    plain = paretune.sense(policy, PROMPTS, pins=[{name: 0.25}, {}])
+    found = paretune.sense(policy, PROMPTS, pins=[{name: 0.25}, {}], intervals=True, level=0.5)
+    assert [each.profile for each in found] == plain and plain[0][name] == 0.25
+    assert found[0].interval[name] == (0.25, 0.25)  # the folder's head was fitted alone, so it is calibrated
+    with pytest.raises(InputError, match=r"level must be one of 0\.5, 0\.8, 0\.9, 0\.95"):
+        paretune.sense(policy, PROMPTS, level=0.6)
+
+
 @pytest.mark.parametrize(
     "prompt", [3, None, {"role": "user"}, [{"role": "user"}], [{"role": "user", "content": 1}], ["a"]]
 )

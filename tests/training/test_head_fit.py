@@ -1,67 +1,256 @@
-"""Fitting the head alone: it learns what can be learnt, keeps the best epoch, and masks missing targets."""
+"""Fitting the head alone: it learns what can be learnt, shrinks what cannot, and its intervals keep their promise."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from paretune.errors import InputError
+from paretune.evaluation.head import fit_ridge
 from paretune.policy.head import HeadConfig, SensingHead
-from paretune.training.head_fit import fit_head
+from paretune.policy.head_kinds import KINDS
+from paretune.training.head_fit import ENOUGH, LARGE, fit_head, make_folds
+
+NAN = math.nan
+OURS = dict(width=16, depth=1, dropout=0.1, hidden_dropout=0.1, standardise_input=True, skip=True)
+OPTIONS = dict(epochs=8, lr=1e-2, seed=0, standardise=True, folds=4)
 
 
-def data(rows, seed, noise=0.0):
+def data(rows, seed, noise=0.0, features=6):
+    """Targets [N, 2] whose probits (nearly) are two features."""
     draw = torch.Generator().manual_seed(seed)
-    features = torch.randn(rows, 6, generator=draw)
-    return features, torch.sigmoid(features[:, :2] + noise * torch.randn(rows, 2, generator=draw))
+    x = torch.randn(rows, features, generator=draw)
+    return x, torch.special.ndtr(0.7 * (x[:, :2] + noise * torch.randn(rows, 2, generator=draw)))
 
 
-def head():
+def fitted(train, validation=None, config=None, hidden=None, **options):
+    """A head fitted on features and targets, and what fitting found."""
     torch.manual_seed(0)
-    return SensingHead(6, 2, HeadConfig(width=32, depth=1, dropout=0.0)).eval()
+    targets = train[1] if train[1].dim() == 2 else train[1].nanmean(1)
+    head = SensingHead(train[0].shape[1], targets.shape[1], config or HeadConfig(**OURS))
+    mean = targets.nanmean(0)
+    head.set_statistics(mean, (targets - mean).square().nanmean(0).sqrt(), start_at_mean=True)
+    return head, fit_head(head, *train, validation, **{**OPTIONS, **options})
 
 
-OPTIONS = dict(epochs=60, lr=1e-2, seed=0, standardise=False)
+def r2(truth, guess):
+    return 1 - (truth - guess).square().sum(0) / (truth - truth.mean(0)).square().sum(0)
 
 
-def test_it_learns_and_returns_the_validation_error_of_the_kept_weights():
-    fitted, (features, targets) = head(), data(200, 1)
-    best = fit_head(fitted, *data(300, 0), (features, targets), **OPTIONS)
+def sensed(head, features):
     with torch.no_grad():
-        assert best == pytest.approx((fitted(features) - targets).square().mean().item(), rel=1e-5)
-    assert best < 0.1 * targets.var().item() and not fitted.training
+        return head.profile(head(features))
 
 
-def test_the_best_epoch_is_kept_even_when_it_is_none():
-    # random targets: every epoch only memorises, so the head that predicts the mean is the best there is
+# --- how well it fits -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("skip", [True, False])
+def test_it_learns_what_is_there(kind, skip):
+    config = HeadConfig(kind=kind, **{**OURS, "skip": skip})
+    head, fit = fitted(data(300, 0), data(100, 1), config, epochs=40)
+    features, targets = data(500, 2)
+    assert (r2(targets, sensed(head, features)) > 0.85).all() and not head.training
+    with torch.no_grad():
+        held = data(100, 1)
+        assert fit.loss == pytest.approx(head.loss(head(held[0]), held[1], standardise=True).item(), rel=1e-4)
+    assert all(each > 0.8 for each in fit.r2) and fit.epochs > 0
+
+
+def test_it_is_as_good_as_ridge_where_the_truth_is_linear():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(700, 40, generator=draw)
+    weights = torch.randn(40, 2, generator=draw) / 40**0.5
+    targets = (0.5 + 0.1 * (x @ weights + torch.randn(700, 2, generator=draw))).clamp(0, 1)
+    head, _ = fitted((x[:200], targets[:200]))
+    own = r2(targets[200:], sensed(head, x[200:]))
+    for column in range(2):
+        probe = fit_ridge(x[:200].numpy(), targets[:200, column].double().numpy()).predict(x[200:].numpy())
+        ridge = r2(targets[200:, column], torch.from_numpy(probe))
+        assert own[column] > max(0.25, ridge - 0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_shrinks_to_the_mean(kind):
+    draw = torch.Generator().manual_seed(1)
+    x, targets = torch.randn(900, 30, generator=draw), torch.rand(900, 2, generator=draw)
+    targets[:, 1] = torch.special.ndtr(x[:, 0])  # one objective can be sensed, one cannot
+    head, fit = fitted((x[:300], targets[:300]), config=HeadConfig(kind=kind, **OURS))
+    noise, signal = r2(targets[300:], sensed(head, x[300:])).tolist()
+    assert noise > -0.03 and signal > 0.7
+    assert fit.r2[0] > -0.03 and np.array(fit.mix)[:, 0].max() < np.array(fit.mix)[:, 1].max()
+
+
+def test_out_of_fold_profiles_are_those_of_heads_that_did_not_see_the_row():
+    # pure noise that a head would learn by heart: out of fold there is nothing to be seen of it
     draw = torch.Generator().manual_seed(2)
-    train = (torch.randn(20, 6, generator=draw), torch.rand(20, 2, generator=draw))
-    held = (torch.randn(200, 6, generator=draw), torch.full((200, 2), 0.5))
-    fitted = head()
-    fitted.set_statistics(torch.tensor([0.5, 0.5]), torch.ones(2), start_at_mean=True)
-    before = {name: each.clone() for name, each in fitted.state_dict().items()}
+    x, targets = torch.randn(60, 100, generator=draw), torch.rand(60, 1, generator=draw)
+    head, fit = fitted((x, targets))
+    assert fit.out_of_fold.shape == (60, 1) and r2(targets, fit.out_of_fold).item() < 0.1
+    # and of what is there, it is seen
+    x, targets = data(300, 0, noise=0.3)
+    head, fit = fitted((x, targets))
+    assert (r2(targets, fit.out_of_fold) > 0.7).all() and not torch.equal(fit.out_of_fold, sensed(head, x))
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+def levels(x, draw, shares=(0.1, 0.5, 0.9)):
+    """Targets that take three values, drawn by a feature and noise."""
+    z = x[:, :2] + torch.randn(len(x), 2, generator=draw)
+    return torch.tensor(shares)[(z > -0.5).long() + (z > 0.5).long()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("validation", "discrete"), [(0, True), (60, False), (600, True)])
+def test_the_80_percent_interval_holds_75_to_85_percent(kind, validation, discrete):
+    shares = []
+    for seed in (3, 4):  # of 400 scores the quantile itself is off by .02, one standard deviation
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(3000, 12, generator=draw)
+        if discrete:
+            targets = levels(x, draw)
+        else:  # noisier where the third feature is positive
+            z = x[:, :2] + (0.4 + 0.4 * (x[:, 2:3] > 0)) * torch.randn(3000, 2, generator=draw)
+            targets = torch.special.ndtr(z)
+        held = (x[400 : 400 + validation], targets[400 : 400 + validation]) if validation else None
+        head, fit = fitted((x[:400], targets[:400]), held, HeadConfig(kind=kind, **OURS))
+        assert fit.calibrated_on == (validation if validation >= ENOUGH else 400 + validation) and bool(head.calibrated)
+        with torch.no_grad():
+            found = head.predict(head(x[1000:]))
+        shares.append((targets[1000:] >= found.low_BM - 1e-6) & (targets[1000:] <= found.high_BM + 1e-6))
+    inside = torch.cat(shares).float().mean(0)
+    assert inside.tolist() == pytest.approx([0.8, 0.8], abs=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_several_good_completions_the_interval_is_about_their_mean(kind):
+    draw = torch.Generator().manual_seed(4)
+    x = torch.randn(2400, 8, generator=draw)
+    centre = x[:, None, :2] + 0.3 * torch.randn(2400, 1, 2, generator=draw)
+    goods = torch.special.ndtr(centre + 0.6 * torch.randn(2400, 4, 2, generator=draw))
+    goods[::2, 2:] = NAN  # two good ones or four
+    head, _ = fitted((x[:400], goods[:400]), config=HeadConfig(kind=kind, **OURS))
     with torch.no_grad():
-        start = (fitted(held[0]) - held[1]).square().mean().item()
-    assert fit_head(fitted, *train, held, **OPTIONS) == pytest.approx(start, rel=1e-5)
-    assert all(torch.equal(each, before[name]) for name, each in fitted.state_dict().items())
+        found = head.predict(head(x[400:]))
+    mean = goods[400:].nanmean(1)
+    assert (r2(mean, found.profile_BM) > 0.7).all()
+    inside = ((mean >= found.low_BM) & (mean <= found.high_BM)).float().mean(0)
+    assert inside.tolist() == pytest.approx([0.8, 0.8], abs=0.05)
 
 
-def test_missing_targets_are_masked():
+@pytest.mark.parametrize("kind", KINDS)
+def test_given_the_true_value_of_one_the_other_is_sensed_better_and_still_covered(kind):
+    draw = torch.Generator().manual_seed(5)
+    x, shared = torch.randn(2500, 8, generator=draw), torch.randn(2500, 1, generator=draw)
+    z = x[:, :2] + 0.7 * shared + 0.3 * torch.randn(2500, 2, generator=draw)
+    targets = torch.special.ndtr(z / 1.3)
+    head, _ = fitted((x[:500], targets[:500]), config=HeadConfig(kind=kind, **OURS))
+    pins = torch.stack([targets[500:, 0], torch.full((2000,), NAN)], 1)
+    with torch.no_grad():
+        raw = head(x[500:])
+        plain, given = head.predict(raw), head.predict(raw, pins)
+    alone, helped = (r2(targets[500:], each.profile_BM)[1].item() for each in (plain, given))
+    assert helped > alone + 0.1
+    inside = ((targets[500:] >= given.low_BM) & (targets[500:] <= given.high_BM))[:, 1].float().mean().item()
+    assert inside == pytest.approx(0.8, abs=0.08)
+    assert (given.high_BM - given.low_BM)[:, 1].mean() < 0.8 * (plain.high_BM - plain.low_BM)[:, 1].mean()
+
+
+# --- missing, few, many, odd ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_targets_are_masked(kind):
     features, targets = data(300, 0)
     holes = targets.clone()
-    holes[::2, 0] = math.nan
-    fitted, held = head(), data(200, 1)
-    assert fit_head(fitted, features, holes, held, **OPTIONS) < 0.2 * held[1].var().item()
-    assert all(torch.isfinite(each).all() for each in fitted.state_dict().values())
+    holes[::2, 0], holes[:5] = NAN, NAN
+    head, fit = fitted((features, holes), config=HeadConfig(kind=kind, **OURS))
+    assert (r2(data(200, 1)[1], sensed(head, data(200, 1)[0])) > 0.8).all()
+    assert all(torch.isfinite(each).all() for each in head.state_dict().values())
+    assert torch.isfinite(fit.out_of_fold).all()
 
 
-def test_the_seed_decides():
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize(("rows", "validation"), [(1, 0), (1, 3), (2, 0), (3, 0), (7, 3)])
+def test_a_handful_of_rows_gives_a_finite_head(kind, skip, rows, validation):
+    held = data(validation, 1) if validation else None
+    head, fit = fitted(data(rows, 0), held, HeadConfig(kind=kind, **{**OURS, "skip": skip}), epochs=5)
+    assert all(torch.isfinite(each).all() for each in head.state_dict().values())
+    assert math.isfinite(fit.loss) and torch.isfinite(fit.out_of_fold).all()
+    assert fit.folds == (0 if rows == 1 else min(rows, 4))
+    with torch.no_grad():
+        found = head.predict(head(10 * data(4, 2)[0]))
+    assert torch.isfinite(found.profile_BM).all()
+    assert bool(head.calibrated) == (rows > 1 or validation > 0)
+    assert found.low_BM is None or torch.isfinite(found.low_BM).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_objective_without_any_target_or_with_a_constant_one_stays_at_its_value(kind):
+    features, targets = data(80, 0)
+    targets[:, 1] = 0.7
+    head, fit = fitted((features, targets), config=HeadConfig(kind=kind, **OURS))
+    assert sensed(head, features)[:, 1].sub(0.7).abs().max() < 0.05 and fit.r2[1] is None
+    targets[:, 1] = NAN
+    torch.manual_seed(0)
+    head = SensingHead(6, 2, HeadConfig(kind=kind, **OURS))
+    fit = fit_head(head, features, targets, None, **OPTIONS)
+    assert torch.isfinite(fit.out_of_fold).all() and fit.r2[1] is None and fit.r2[0] > 0.5
+
+
+def test_folds_hold_every_row_out_once_and_large_data_needs_two():
+    draw = torch.Generator().manual_seed(0)
+    for rows, count in ((1, 0), (2, 2), (13, 5), (LARGE, 5), (LARGE + 1, 2)):
+        folds = make_folds(rows, 5, draw)
+        assert len(folds) == count
+        if folds:
+            assert sorted(torch.cat([fold.held for fold in folds]).tolist()) == list(range(rows))
+        for fold in folds:
+            assert sorted([*fold.train.tolist(), *fold.held.tolist()]) == list(range(rows))
+
+
+def test_features_that_are_no_numbers_are_refused():
+    features, targets = data(20, 0)
+    features[3, 1] = NAN
+    with pytest.raises(InputError, match="NaN or infinity"):
+        fitted((features, targets))
+
+
+def test_huge_and_constant_features_do_no_harm():
+    features, targets = data(200, 0)
+    features = torch.cat([features, torch.full((200, 1), 1e4), 1e4 * torch.randn(200, 1)], 1)
+    head, _ = fitted((features, targets))
+    assert (r2(targets, sensed(head, features)) > 0.8).all()
+
+
+# --- reproducibility --------------------------------------------------------------------------------------------------
+
+
+def test_the_seed_decides_and_global_random_state_is_left_alone():
     def weights(seed):
-        fitted = head()
-        fit_head(fitted, *data(100, 0, 0.3), None, **{**OPTIONS, "epochs": 3, "seed": seed})
-        return torch.cat([each.flatten() for each in fitted.state_dict().values()])
+        torch.manual_seed(0)
+        head = SensingHead(6, 2, HeadConfig(**OURS))
+        torch.manual_seed(seed + 99)  # whatever the state is
+        before = torch.get_rng_state()
+        fit_head(head, *data(100, 0, 0.3), None, **{**OPTIONS, "epochs": 3, "seed": seed})
+        assert torch.equal(before, torch.get_rng_state())
+        return torch.cat([each.flatten().double() for each in head.state_dict().values()])
 
-    torch.manual_seed(123)
     one = weights(0)
     assert torch.equal(one, weights(0)) and not torch.equal(one, weights(1))
+
+
+def test_what_the_head_held_before_does_not_leak_into_the_fit():
+    results = []
+    for start in (0, 1):
+        torch.manual_seed(start)
+        head = SensingHead(6, 2, HeadConfig(**OURS))
+        results.append(fit_head(head, *data(100, 0, 0.3), None, **{**OPTIONS, "epochs": 3}).out_of_fold)
+    assert torch.equal(*results)

@@ -51,7 +51,8 @@ def generate(
 ) -> None:
     """Answer prompts, guided by a profile.
 
-    By default the profile is the one the policy senses; pins fix some of its values, --condition replaces it.
+    By default the profile is the one the policy senses; pins fix some of its values, and the others are sensed given
+    them. --condition replaces what is sensed.
     """
     from paretune.files import write_jsonl
     from paretune.policy import load_policy
@@ -79,6 +80,7 @@ def generate(
             "text": answer.text,
             "profile": answer.profile,
             "sensed": answer.sensed,
+            "interval": answer.interval,
             "tokens": answer.tokens,
             "finished": answer.finished,
         }

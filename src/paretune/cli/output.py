@@ -89,12 +89,21 @@ def _cell(value: object) -> tuple[str, bool]:
     return (f"{value:.3f}" if size >= 0.001 or not size else f"{value:.1e}"), True
 
 
-def profile_bars(profile: Mapping[str, float], pins: Mapping[str, float] | None = None, width: int = 24) -> list[str]:
-    """A profile as one bar a line, pinned values marked."""
+def profile_bars(
+    profile: Mapping[str, float],
+    pins: Mapping[str, float] | None = None,
+    width: int = 24,
+    interval: Mapping[str, tuple[float, float]] | None = None,
+) -> list[str]:
+    """A profile as one bar a line, pinned values marked, the others with their interval where there is one."""
     longest = max((len(name) for name in profile), default=0)
     lines = []
     for name, value in profile.items():
         full = round(value * width)
-        mark = "  pinned" if pins and name in pins else ""
+        mark = ""
+        if pins and name in pins:
+            mark = "  pinned"
+        elif interval is not None:
+            mark = " [{:.2f}, {:.2f}]".format(*interval[name])
         lines.append(f"{name:<{longest}}  {'█' * full}{'░' * (width - full)}  {value:.2f}{mark}")
     return lines

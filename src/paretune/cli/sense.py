@@ -25,7 +25,9 @@ def sense(
 ) -> None:
     """Print the profile sensed for a prompt.
 
-    A profile gives each objective a value in [0, 1]; 1 is its wanted end.
+    A profile gives each objective a value in [0, 1]; 1 is its wanted end. Pinned objectives keep their pin, and the
+    others are sensed given the pins. In brackets: the interval that holds 80% of the targets of prompts like those of
+    training, where the policy's intervals are calibrated.
     """
     from paretune.files import write_jsonl
     from paretune.policy import load_policy
@@ -35,10 +37,10 @@ def sense(
     check_target_file(out, overwrite=overwrite)
     loaded = load_policy(policy, base=base)
     pins = parse_pins(pin or (), [objective.name for objective in loaded.objectives])
-    profiles = loaded.sense([row.prompt for row in rows], pins or None, progress=bars())
+    found = loaded.predict([row.prompt for row in rows], pins or None, progress=bars())
     records = [
-        {"id": row.id, "prompt": row.to_dict()["prompt"], "profile": profile}
-        for row, profile in zip(rows, profiles, strict=True)
+        {"id": row.id, "prompt": row.to_dict()["prompt"], "profile": each.profile, "interval": each.interval}
+        for row, each in zip(rows, found, strict=True)
     ]
     if out is not None:
         write_jsonl(out, records)
@@ -47,10 +49,10 @@ def sense(
         if out is not None:
             say(f"{out}: {len(records):,} profiles")
             return
-        for at, (row, profile) in enumerate(zip(rows, profiles, strict=True)):
+        for at, (row, each) in enumerate(zip(rows, found, strict=True)):
             if len(rows) > 1:
                 say(("\n" if at else "") + row.text)
-            for line in profile_bars(profile, pins):
+            for line in profile_bars(each.profile, pins, interval=each.interval):
                 say(line)
 
     emit({"rows": len(records), "out": out} if out else {"profiles": records}, as_json, show)

@@ -19,7 +19,7 @@ from paretune.evaluation.bootstrap import Bootstrap, Estimate, Floats
 from paretune.evaluation.compare import compare
 from paretune.evaluation.conditions import choose_conditions, generate, profiles_of
 from paretune.evaluation.control import PROMPTS, Step, control_accuracy, obedience, subset, sweep
-from paretune.evaluation.head import Probe, head_quality, linear_probe, matrix
+from paretune.evaluation.head import INTERVAL_LEVEL, Probe, head_quality, interval_ends, linear_probe, matrix
 from paretune.evaluation.output import command, versions, write
 from paretune.evaluation.result import Evaluated, Settings
 from paretune.evaluation.scoring import choose_objectives, distances, measure, normalised, score
@@ -180,13 +180,15 @@ def _head(policy: Any, test: TestSet, bootstrap: Bootstrap, progress: Progress) 
     if not policy.has_head:
         return None
     names = [objective.name for objective in policy.objectives]
-    sensed = matrix(policy.sense(test.prompts, progress=progress), names)
+    found = policy.predict(test.prompts, level=INTERVAL_LEVEL, progress=progress)
+    sensed = matrix([each.profile for each in found], names)
+    intervals = interval_ends([each.interval for each in found], names)
     probe: Probe | None = None
     if test.train:
         train = policy.features([pair.row.prompt for pair in test.train], progress=progress)
         ahead = policy.features(test.prompts, progress=progress)
         probe = linear_probe(train, matrix(test.train_targets, names), ahead, names)
-    return head_quality(names, matrix(test.targets, names), sensed, policy.mean_profile, probe, bootstrap)
+    return head_quality(names, matrix(test.targets, names), sensed, policy.mean_profile, probe, bootstrap, intervals)
 
 
 def _answer(

@@ -2,7 +2,8 @@
 
 The constant is the training mean; the probe is ridge regression from the base model's read-out states to the same
 targets of the same training prompts, its strength picked by closed-form leave-one-out. A head that does not beat them
-has learnt nothing that the base model's states do not show by themselves.
+has learnt nothing that the base model's states do not show by themselves. Its intervals are held to their word: the
+share of held-out targets inside them, and how wide they are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from paretune.profile import Profile
 ALPHAS: Floats = 10.0 ** np.arange(-2, 6.5, 0.5)
 """Ridge strengths tried, in units of one standardised feature seen once."""
 MIN_TRAIN = 5
+INTERVAL_LEVEL = 0.8
+"""The share of targets that the sensed intervals shown here should hold."""
 CONSTANT_WHY = "the prediction or the truth is constant, so its ranks say nothing"
 
 
@@ -125,10 +128,12 @@ def head_quality(
     constant: Profile,
     probe: Probe | None,
     bootstrap: Bootstrap,
+    intervals: tuple[Floats, Floats] | None = None,
 ) -> dict[str, Any]:
     """Per objective, the quality of head, constant and probe against targets [n, m], as JSON.
 
     `gain` is by how much the head's squared error undercuts the constant's, per prompt: positive is better.
+    `intervals` are low and high ends [n, m]; None for a head whose intervals are not calibrated.
     """
     out: dict[str, Any] = {}
     for column, name in enumerate(names):
@@ -139,11 +144,38 @@ def head_quality(
             own["head"] = _json(quality(truth, sensed[:, column], bootstrap))
             gain = (truth - fixed) ** 2 - (truth - sensed[:, column]) ** 2
             own["gain"] = bootstrap.mean(gain).to_dict()
+            if intervals is not None:
+                own["interval"] = interval_quality(truth, intervals[0][:, column], intervals[1][:, column], bootstrap)
         if probe is not None:
             own["probe"] = _json(quality(truth, probe.predictions[:, column], bootstrap))
             own["probe"] |= {"alpha": probe.alphas[name], "train_prompts": probe.train}
         out[name] = own
     return out
+
+
+def interval_quality(truth: Floats, low: Floats, high: Floats, bootstrap: Bootstrap) -> dict[str, Any]:
+    """Share of the targets [n] inside their intervals, and the intervals' mean width; NaN targets are left out.
+
+    An end may miss the target by rounding: targets have few decimals and networks compute in float32.
+    """
+    known = np.isfinite(truth)
+    inside = np.where(known, (truth >= low - 1e-6) & (truth <= high + 1e-6), np.nan)
+    return {
+        "level": INTERVAL_LEVEL,
+        "coverage": bootstrap.mean(inside).to_dict(),
+        "width": bootstrap.mean(np.where(known, high - low, np.nan)).to_dict(),
+    }
+
+
+def interval_ends(
+    intervals: Sequence[dict[str, tuple[float, float]] | None], names: Sequence[str]
+) -> tuple[Floats, Floats] | None:
+    """Low and high ends [n, m] of sensed intervals; None where they are not calibrated."""
+    given = [each for each in intervals if each is not None]
+    if len(given) < len(intervals) or not given:
+        return None
+    ends = np.array([[each[name] for name in names] for each in given], dtype=np.float64)
+    return ends[..., 0], ends[..., 1]
 
 
 def no_quality(why: str) -> dict[str, Any]:

@@ -132,7 +132,9 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
             said = ", ".join(
                 f"{key} {interval(each[key]['r2'], 2)}" for key in ("head", "probe", "constant") if key in each
             )
-            lines.append(f"  R2 of {objective}: {said}")
+            held = each.get("interval")
+            share = f"; its {100 * held['level']:.0f}% interval holds {interval(held['coverage'], 2)}" if held else ""
+            lines.append(f"  R2 of {objective}: {said}{share}")
         for objective, each in (own["control"] or {}).items():
             lines.append(
                 f"  control of {objective}: Spearman of requested and obtained {interval(each['spearman'], 2)}"

@@ -93,7 +93,27 @@ def _head(own: Metrics) -> str:
         "the mean of these prompts; the probe is a ridge regression on the untrained base model's states."
     )
     header = ["Objective", "Predictor", "R²", "MAE", "Spearman"]
-    return section("What the head senses", table(header, rows, "Head quality, with 95% intervals"), reasons, lead=lead)
+    quality = table(header, rows, "Head quality, with 95% intervals")
+    return section("What the head senses", quality, reasons, _intervals(own["head"]), lead=lead)
+
+
+def _intervals(head: Metrics) -> str:
+    """Do the sensed intervals hold what they promise?"""
+    held = {objective: each["interval"] for objective, each in head.items() if "interval" in each}
+    if not held:
+        why = "it was trained jointly and not fitted alone afterwards"
+        return paragraph(f"This head gives no intervals, for they were not calibrated ({why}).", "muted")
+    level = percent(next(iter(held.values()))["level"])
+    said = [
+        f"{objective} {percent(each['coverage']['value'])}{_range(each['coverage'])}, mean width "
+        f"{number(each['width']['value'], 2)}"
+        for objective, each in held.items()
+    ]
+    return paragraph(f"Share of held-out targets inside the sensed {level} interval: {'; '.join(said)}.")
+
+
+def _range(share: Metrics) -> str:
+    return f" [{percent(share['low'])}, {percent(share['high'])}]" if share["low"] is not None else ""
 
 
 def _control(own: Metrics) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from paretune.data import Pair, build_pairs, prompt_key, read_rows, split_rows
 from paretune.data.rows import Messages, Row
+from paretune.data.targets import IN_WORDS, mean_profile, target_profiles
 from paretune.errors import InputError, did_you_mean
 from paretune.evaluation.control import subset
 from paretune.profile import Profile
@@ -78,7 +79,9 @@ def load_test_set(
     picked = [fitting[i] for i in subset([pair.row.prompt for pair in fitting], max_prompts or len(fitting), seed)]
     if len(picked) < 2:
         raise InputError(f"at least 2 prompts are needed, max_prompts is {max_prompts}")
-    wanted = stored.get("targets") == "wanted"
+    kind, top_k = stored.get("targets", "chosen"), stored.get("top_k", 3)
+    if kind not in IN_WORDS:
+        raise InputError(f"the policy's targets are of an unknown kind: {kind!r}", field="data.targets")
     train = _train_pairs(policy, rows, stored, same, seed, notes)
     about = {
         "source": source,
@@ -89,10 +92,13 @@ def load_test_set(
         "dropped_too_few_scored": report.too_few,
         "dropped_too_long": len(pairs) - len(fitting),
         "left_out_by_max_prompts": len(fitting) - len(picked),
-        "targets": "the profile wanted for the prompt" if wanted else "the chosen completion's profile",
+        "targets": IN_WORDS[kind],
     }
-    targets, train_targets = ([target_of(pair, wanted) for pair in part] for part in (picked, train))
-    return TestSet(picked, targets, train, train_targets, wanted, about, notes)
+    targets, train_targets = (
+        [mean_profile(target_profiles(pair, policy.objectives, kind, top_k)) for pair in part]
+        for part in (picked, train)
+    )
+    return TestSet(picked, targets, train, train_targets, kind == "wanted", about, notes)
 
 
 def digest(path: Path | str) -> str | None:
@@ -113,11 +119,6 @@ def same_source(data: Path | str, stored: str | None, sha256: str | None = None)
     if one.exists() or two.exists():
         return one.exists() and two.exists() and one.samefile(two)
     return str(data) == stored
-
-
-def target_of(pair: Pair, wanted: bool) -> Profile:
-    """As in training: the chosen completion's profile, overridden by what the row wants where targets are `wanted`."""
-    return {**pair.target, **(pair.row.wanted or {})} if wanted else dict(pair.target)
 
 
 def _part(rows: Sequence[Row], stored: dict[str, Any], split: str, same: bool) -> tuple[list[Row], str]:

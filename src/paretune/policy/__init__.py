@@ -1,7 +1,7 @@
 """Policies: the renderer, the sensing head, the generation engine, saving and loading, sampling from a base model."""
 
 from paretune.policy.folder import load_policy, save_policy
-from paretune.policy.policy import CONDITIONS, Generation, Policy
+from paretune.policy.policy import CONDITIONS, Generation, Policy, Sensed
 from paretune.policy.renderer import STYLES, Renderer
 from paretune.policy.sample import SampleResult, sample
 from paretune.policy.verbs import generate, sense
@@ -13,6 +13,7 @@ __all__ = [
     "Policy",
     "Renderer",
     "SampleResult",
+    "Sensed",
     "generate",
     "load_policy",
     "sample",

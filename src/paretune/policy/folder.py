@@ -14,7 +14,7 @@ README.md             model card, written from the same numbers
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 from paretune.errors import InputError
 from paretune.files import atomic_folder, read_json, write_json, write_text
 from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, reason
-from paretune.policy.head import HeadConfig, SensingHead
+from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
@@ -128,7 +128,7 @@ def load_policy(
     with _told_as(folder / "tokenizer.json"):
         check_vocabulary(renderer, causal, source)
     peft = _attach(causal, folder, source) if described["adapter"] else None
-    head = _load_head(folder, shape, hidden_size(causal), len(objectives))
+    head = _load_head(folder, shape, hidden_size(causal), [each.name for each in objectives])
     known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head"}
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
@@ -223,6 +223,8 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
+    from paretune.policy.lora import use_fused_lora  # with PEFT, which takes seconds to import
+
     adapter = folder / "adapter"
     weights = adapter / "adapter_model.safetensors"
     for name in ("adapter_config.json", "adapter_model.safetensors"):
@@ -234,6 +236,7 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
             warnings.simplefilter("ignore")  # PEFT only warns of missing tensors; they are an error below
             # in the backbone's precision, as it was trained
             peft = PeftModel.from_pretrained(causal, str(adapter), autocast_adapter_dtype=False).eval()
+            use_fused_lora(peft)  # as it computed in training
     except Exception as error:
         raise InputError(f"does not fit the base model '{source}': {reason(error)}", file=adapter) from error
     tensors = get_peft_model_state_dict(peft, save_embedding_layers=False)
@@ -248,7 +251,7 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
     return peft
 
 
-def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, objectives: int) -> SensingHead | None:
+def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, names: Sequence[str]) -> SensingHead | None:
     path = folder / "head.safetensors"
     if shape is None:
         if path.exists():
@@ -259,15 +262,23 @@ def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, objectives: 
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    head = SensingHead(hidden, objectives, shape)
+    head = SensingHead(hidden, len(names), shape)
     try:
         tensors = load_file(str(path))
         _check_finite(tensors, path)
+        stored = len(tensors.get("target_mean", names))
+        if stored != len(names):
+            raise InputError(
+                f"senses {stored} objective(s), but policy.json names {len(names)}: {', '.join(names)}", file=path
+            )
+        if not any(name in tensors for name in FITTED):  # saved before intervals existed: they are not calibrated
+            tensors |= {name: head.state_dict()[name] for name in FITTED}
         head.load_state_dict(tensors, strict=True)
     except (SafetensorError, RuntimeError) as error:
         text = " ".join(str(error).split())
         raise InputError(
-            f"does not belong to {objectives} objective(s) and hidden size {hidden}: {text[:300]}", file=path
+            f"does not belong to {len(names)} objective(s), a {shape.kind} head and hidden size {hidden}: {text[:300]}",
+            file=path,
         ) from error
     return head
 

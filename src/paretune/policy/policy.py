@@ -6,7 +6,9 @@ Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT), `head.safe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,9 +17,9 @@ import torch
 
 from paretune.data.rows import Messages, as_messages
 from paretune.errors import InputError, did_you_mean
-from paretune.policy.backbone import context_length
-from paretune.policy.engine import Sampling, by_length, decode, prefill, row_seed
-from paretune.policy.head import SensingHead
+from paretune.policy.backbone import context_length, decoder_layers
+from paretune.policy.engine import Prefilled, Sampling, by_length, decode, prefill, row_seed
+from paretune.policy.head import HeadConfig, Prediction, SensingHead, level_index
 from paretune.policy.packed import Branch, Packed, collate, forward
 from paretune.policy.renderer import Renderer
 from paretune.profile import Objective, Profile, check_profile
@@ -27,15 +29,34 @@ Condition = Literal["sensed", "mean", "ones", "none"]
 CONDITIONS: tuple[Condition, ...] = ("sensed", "mean", "ones", "none")
 
 
+Pins = Mapping[str, float] | Sequence[Mapping[str, float] | None]
+"""The same pins for all prompts, or one mapping a prompt."""
+Interval = dict[str, tuple[float, float]]
+"""Objective -> (low, high)."""
+
+
+@dataclass(frozen=True)
+class Sensed:
+    """A sensed profile and the interval of each objective; `None` for a head whose intervals are not calibrated."""
+
+    profile: Profile
+    interval: Interval | None
+
+
 @dataclass(frozen=True)
 class Generation:
-    """An answer: its text, the profile it was conditioned on (`None` = nothing), what was sensed, and its length."""
+    """An answer: its text, the profile it was conditioned on (`None` = nothing), what was sensed, and its length.
+
+    `sensed` and its 80% `interval` are what the prompt alone says; `profile` is what was used, so with pins and the
+    condition `sensed` it is the pins and, for the other objectives, what is sensed given them.
+    """
 
     text: str
     profile: Profile | None
     sensed: Profile | None
     tokens: int
     finished: bool
+    interval: Interval | None = None
 
 
 @dataclass
@@ -79,29 +100,70 @@ class Policy:
     def sense(
         self,
         prompts: Sequence[str | Messages],
-        pins: Profile | None = None,
+        pins: Pins | None = None,
         *,
         batch_size: int = 32,
         progress: Progress = NO_PROGRESS,
     ) -> list[Profile]:
-        """The profile that fits each prompt, read from the raw prompt; pinned objectives keep their pins."""
-        pinned = check_profile(pins or {}, self.names, partial=True, what="pin")
-        prefixes = [self._checked_prefix(messages, 0) for messages in map(as_messages, prompts)]
-        out: list[Profile] = [{} for _ in prompts]
+        """The profile that fits each prompt, read from the raw prompt.
+
+        Pinned objectives keep their pins, and the others are sensed given them. Pins are the same for all prompts, or
+        one mapping a prompt.
+        """
+        return [each.profile for each in self.predict(prompts, pins, batch_size=batch_size, progress=progress)]
+
+    def predict(
+        self,
+        prompts: Sequence[str | Messages],
+        pins: Pins | None = None,
+        *,
+        level: float = 0.8,
+        batch_size: int = 32,
+        progress: Progress = NO_PROGRESS,
+    ) -> list[Sensed]:
+        """As `sense`, with an interval for each objective: on prompts like those of training a share `level` (0.5,
+        0.8, 0.9 or 0.95) of the target profiles lies inside. A pinned objective's interval is its pin."""
+        pinned = self._per_prompt(pins or {}, "pin", len(prompts))
+        level_index(level)
+        chats = [as_messages(prompt) for prompt in prompts]
+        prefixes = [self._checked_prefix(messages, 0) for messages in chats]
+        out: dict[int, Sensed] = {}
         with progress("sense", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
-                state = prefill(self.causal, [prefixes[i] for i in index], self.tokenizer.pad_token_id)
-                for i, sensed in zip(index, self._read(state.readout_BH), strict=True):
-                    out[i] = sensed | pinned
+                state = self._prefill(chats, prefixes, index)
+                out |= zip(index, self._read(state.readout_BH, [pinned(i) for i in index], level), strict=True)
                 task.advance(len(index))
-        return out
+        return [out[i] for i in range(len(prompts))]
+
+    def _prefill(self, chats: Sequence[Messages], prefixes: Sequence[list[int]], index: Sequence[int]) -> Prefilled:
+        """The prefixes in a KV cache, read where the head reads (at the last token where there is none)."""
+        rows, pad_id = [prefixes[i] for i in index], self.tokenizer.pad_token_id
+        config = self.head.config if self.head is not None else HeadConfig()
+        spans = [self.renderer.user_tokens(chats[i]) if config.readout == "mean" else 1 for i in index]
+        return prefill(self.causal, rows, pad_id, layer=config.layer_of(len(decoder_layers(self.causal))), spans=spans)
 
     @torch.no_grad()
-    def _read(self, readout_BH: torch.Tensor) -> list[Profile]:
+    def _read(self, readout_BH: torch.Tensor, pins: Sequence[Profile], level: float = 0.8) -> list[Sensed]:
+        """What the head senses at read-outs [B, H], given pins (empty: none)."""
         if self.head is None:
             raise InputError(f"a policy trained by '{self.method}' has no sensing head, so it cannot sense")
-        values = self.head(readout_BH).tolist()
-        return [dict(zip(self.names, map(float, row), strict=True)) for row in values]
+        rows = [[each.get(name, math.nan) for name in self.names] for each in pins]
+        pins_BM = torch.tensor(rows, dtype=torch.float32, device=readout_BH.device) if any(pins) else None
+        if not bool(torch.isfinite(readout_BH).all()):
+            raise InputError("the model's hidden states are not finite; load the policy with dtype float32")
+        return self._sensed(self.head.predict(self.head(readout_BH), pins_BM, level=level), pins)
+
+    def _sensed(self, found: Prediction, pins: Sequence[Profile]) -> list[Sensed]:
+        """A prediction by objective names; pins exactly as they were given."""
+        out = []
+        for row, pinned in enumerate(pins):
+            interval: Interval | None = None
+            if found.low_BM is not None and found.high_BM is not None:
+                ends = zip(found.low_BM[row].tolist(), found.high_BM[row].tolist(), strict=True)
+                interval = dict(zip(self.names, ends, strict=True)) | {k: (v, v) for k, v in pinned.items()}
+            profile = dict(zip(self.names, map(float, found.profile_BM[row].tolist()), strict=True))
+            out.append(Sensed(profile | pinned, interval))
+        return out
 
     def _checked_prefix(self, messages: Messages, room: int) -> list[int]:
         prefix, limit = self.renderer.prefix(messages), context_length(self.causal)
@@ -116,7 +178,7 @@ class Policy:
         prompts: Sequence[str | Messages],
         *,
         condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
-        pins: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
+        pins: Pins | None = None,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -128,21 +190,22 @@ class Policy:
 
         `None` is `sensed` for a policy that senses and `none` for one that does not.
 
-        Pins (the same for all, or one mapping a prompt) override the condition's values. One prefill a prompt: the
-        head reads it and generation continues it.
+        Pins (the same for all, or one mapping a prompt) go before the condition's values; under `sensed` the other
+        objectives are sensed given the pins. One prefill a prompt: the head reads it and generation continues it.
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
         condition = condition if condition is not None else ("sensed" if self.has_head else "none")
-        plan = self._plan(condition, pins, len(prompts))
+        plan = self._plan(condition, len(prompts))
+        pinned = self._per_prompt(pins or {}, "pin", len(prompts))
         chats = [as_messages(prompt) for prompt in prompts]
         prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in chats]
         out: list[Generation | None] = [None] * len(prompts)
         stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
         with progress("generate", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
-                state = prefill(self.causal, [prefixes[i] for i in index], self.tokenizer.pad_token_id)
-                sensed = self._read(state.readout_BH) if self.head is not None else [None] * len(index)
-                used = [plan(i, own) for i, own in zip(index, sensed, strict=True)]
+                state = self._prefill(chats, prefixes, index)
+                sensed = self._read_both(state.readout_BH, [pinned(i) for i in index])
+                used = [plan(i, given) | pinned(i) for i, (_, given) in zip(index, sensed, strict=True)]
                 suffixes = [self.renderer.suffix(chats[i], own) for i, own in zip(index, used, strict=True)]
                 self._check_room(prefixes, suffixes, index, max_new_tokens)
                 decoded = decode(
@@ -154,9 +217,10 @@ class Policy:
                     pad_id=self.tokenizer.pad_token_id,
                     seeds=[row_seed(seed, "generate", i) for i in index],
                 )
-                for i, own, profile, answer in zip(index, sensed, used, decoded, strict=True):
+                for i, (own, _), profile, answer in zip(index, sensed, used, decoded, strict=True):
                     text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
-                    out[i] = Generation(text, profile or None, own, len(answer.ids), answer.finished)
+                    plain, interval = (own.profile, own.interval) if own is not None else (None, None)
+                    out[i] = Generation(text, profile or None, plain, len(answer.ids), answer.finished, interval)
                 task.advance(len(index))
         return [each for each in out if each is not None]
 
@@ -169,12 +233,20 @@ class Policy:
             if total > limit:
                 raise InputError(f"prompt and answer need {total} tokens, but the model's context is {limit}")
 
-    def _plan(self, condition: Any, pins: Any, count: int) -> Callable[[int, Profile | None], Profile]:
-        """A function (prompt index, sensed profile) -> profile to condition on (empty = nothing)."""
-        pinned = self._per_prompt(pins or {}, "pin", count)
+    def _read_both(
+        self, readout_BH: torch.Tensor, pins: Sequence[Profile]
+    ) -> list[tuple[Sensed, Sensed] | tuple[None, None]]:
+        """What is sensed from the prompts alone, and given the pins; `None`s without a head."""
+        if self.head is None:
+            return [(None, None)] * len(pins)
+        alone = self._read(readout_BH, [{}] * len(pins))
+        return list(zip(alone, self._read(readout_BH, pins) if any(pins) else alone, strict=True))
+
+    def _plan(self, condition: Any, count: int) -> Callable[[int, Sensed | None], Profile]:
+        """A function (prompt index, sensed given the pins) -> what the condition says, to which the pins are added."""
         if not isinstance(condition, str):
             given = self._per_prompt(condition, "profile", count)
-            return lambda i, sensed: given(i) | pinned(i)
+            return lambda i, sensed: given(i)
         if condition not in CONDITIONS:
             raise InputError(f"unknown condition '{condition}'.{did_you_mean(condition, CONDITIONS)}")
         if condition == "sensed":
@@ -182,9 +254,9 @@ class Policy:
                 raise InputError(
                     f"a policy trained by '{self.method}' has no sensing head; use condition none or give a profile"
                 )
-            return lambda i, sensed: self.renderer.snapped(sensed or {}) | pinned(i)
+            return lambda i, sensed: self.renderer.snapped(sensed.profile) if sensed is not None else {}
         fixed = {"mean": self.mean_profile, "ones": dict.fromkeys(self.names, 1.0), "none": {}}[condition]
-        return lambda i, sensed: fixed | pinned(i)
+        return lambda i, sensed: fixed
 
     def _per_prompt(self, given: Any, what: str, count: int) -> Callable[[int], Profile]:
         """One profile for all prompts, or one a prompt, checked."""
@@ -203,16 +275,13 @@ class Policy:
         """Read-out hidden states [n, H] of the *base* model (adapter off), float32: what a linear probe starts from."""
         if self.peft is None and self.metadata.get("adapter"):
             raise RuntimeError("a fused policy has no base model to read any more; take features before fuse()")
-        prefixes = [self._checked_prefix(messages, 0) for messages in map(as_messages, prompts)]
+        chats = [as_messages(prompt) for prompt in prompts]
+        prefixes = [self._checked_prefix(messages, 0) for messages in chats]
         out: list[np.ndarray | None] = [None] * len(prompts)
         with progress("base features", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
-                rows = [prefixes[i] for i in index]
-                if self.peft is None:
-                    state = prefill(self.causal, rows, self.tokenizer.pad_token_id)
-                else:
-                    with self.peft.disable_adapter():
-                        state = prefill(self.causal, rows, self.tokenizer.pad_token_id)
+                with self.peft.disable_adapter() if self.peft is not None else nullcontext():
+                    state = self._prefill(chats, prefixes, index)
                 for i, row in zip(index, state.readout_BH.float().cpu().numpy(), strict=True):
                     out[i] = row
                 task.advance(len(index))

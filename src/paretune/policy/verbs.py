@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, overload
 
 from paretune.data.rows import Messages
 from paretune.policy.folder import load_policy
-from paretune.policy.policy import Generation, Policy
+from paretune.policy.policy import Generation, Pins, Policy, Sensed
 from paretune.profile import Profile
 from paretune.progress import NO_PROGRESS, Progress
 
@@ -16,18 +17,49 @@ def _loaded(policy: Policy | Path | str) -> Policy:
     return policy if isinstance(policy, Policy) else load_policy(policy)
 
 
+@overload
 def sense(
     policy: Policy | Path | str,
     prompts: Sequence[str | Messages],
     *,
-    pins: Profile | None = None,
+    pins: Pins | None = ...,
+    intervals: Literal[False] = ...,
+    level: float = ...,
+    progress: Progress = ...,
+) -> list[Profile]: ...
+
+
+@overload
+def sense(
+    policy: Policy | Path | str,
+    prompts: Sequence[str | Messages],
+    *,
+    pins: Pins | None = ...,
+    intervals: Literal[True],
+    level: float = ...,
+    progress: Progress = ...,
+) -> list[Sensed]: ...
+
+
+def sense(
+    policy: Policy | Path | str,
+    prompts: Sequence[str | Messages],
+    *,
+    pins: Pins | None = None,
+    intervals: bool = False,
+    level: float = 0.8,
     progress: Progress = NO_PROGRESS,
-) -> list[Profile]:
-    """The profile that fits each prompt (text or messages); pinned objectives keep their pins.
+) -> list[Profile] | list[Sensed]:
+    """The profile that fits each prompt (text or messages).
+
+    Pinned objectives keep their pins and the others are sensed given them; pins are the same for all prompts or one
+    mapping a prompt. With `intervals` each profile comes as a `Sensed` with the interval of each objective, which holds
+    a share `level` of target profiles (None where the head's intervals were never calibrated).
 
     Raises `InputError` for a folder that is no policy, a policy without a head, an unknown or impossible pin.
     """
-    return _loaded(policy).sense(prompts, pins, progress=progress)
+    found = _loaded(policy).predict(prompts, pins, level=level, progress=progress)
+    return found if intervals else [each.profile for each in found]
 
 
 def generate(
@@ -35,7 +67,7 @@ def generate(
     prompts: Sequence[str | Messages],
     *,
     condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
-    pins: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
+    pins: Pins | None = None,
     max_new_tokens: int = 128,
     temperature: float = 0.0,
     top_p: float = 1.0,

@@ -13,7 +13,7 @@ import torch
 from paretune.data import build_pairs, fit_objectives, read_rows
 from paretune.methods import get_method, train
 from paretune.methods.examples import Dropped, Example, encode
-from paretune.methods.train import target_matrix
+from paretune.methods.sensing import target_matrix
 from paretune.policy import Renderer
 from paretune.policy.backbone import hidden_size, load_backbone
 from paretune.policy.head import SensingHead
@@ -58,11 +58,14 @@ class Bench:
         return sum(logp[len(start) - 1 + i, token].item() for i, token in enumerate(answer))
 
     def predicted(self, example: Example) -> torch.Tensor:
-        """The head's values on the last hidden state of the raw prompt alone."""
+        """The head's profile on the hidden states of the raw prompt alone, read where its config says."""
         ids = torch.tensor([self.renderer.prefix(example.row.prompt)])
+        head = self.module.head
         with torch.no_grad():
-            hidden = self.module.causal(ids, output_hidden_states=True).hidden_states[-1][:, -1]
-            return self.module.head(hidden)[0].double()
+            states = self.module.causal(ids, output_hidden_states=True).hidden_states
+            layer = head.config.layer_of(len(states) - 1)
+            hidden = states[-1 if layer is None else layer][:, -example.span :].mean(1)
+            return head.profile(head(hidden))[0].double()
 
     def texts(self, example: Example) -> tuple[str, str]:
         """The chosen and the rejected text, found anew: highest against lowest mean of normalised scores."""
@@ -100,7 +103,7 @@ def bench(scored_rows: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., B
             "lora_dropout=0",
             "lora_r=4",
             "dtype=float64",
-            *(["head.dropout=0", "head.width=16"] if how.senses else []),
+            *(["head.dropout=0", "head.hidden_dropout=0", "head.width=16"] if how.senses else []),
         ]
         config: Any = resolve(
             how.config, presets=how.presets, default_preset=how.default_preset, settings=[*fixed, *settings]
@@ -113,7 +116,8 @@ def bench(scored_rows: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., B
         style = {"style": config.style, "snap": config.snap} if how.conditions else {}
         renderer = Renderer(tokenizer, objectives, **style)
         pairs = build_pairs(rows[8 : 8 + count], objectives)[0]  # both kinds of prompt
-        examples = encode(pairs, renderer, max_length=250, dropped=Dropped())
+        readout = config.head.readout if how.senses else "last"
+        examples = encode(pairs, renderer, max_length=250, readout=readout, dropped=Dropped())
         assert len(examples) == count
         peft = add_adapter(exact(causal), config)
         torch.manual_seed(1)
@@ -126,7 +130,8 @@ def bench(scored_rows: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., B
             head, scale = SensingHead(hidden_size(causal), len(names), config.head), config.backbone_grad_scale
             targets = target_matrix(examples, names)
             head.set_statistics(targets.mean(0), targets.std(0, correction=0), start_at_mean=False)
-        module = TrainModule(peft, head, backbone_grad_scale=scale).train()
+        layer = config.head.layer_of(causal.config.num_hidden_layers) if how.senses else None
+        module = TrainModule(peft, head, backbone_grad_scale=scale, readout_layer=layer).train()
         learner: Any = how.learner(examples, config, names)
         if how.senses:
             learner.head = head

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import re
 
 import pytest
 import torch
 
-from paretune.methods.sga.method import profile_distance
+from paretune.methods.pairwise import padded
+from paretune.methods.requests import SensedRows, profile_distance
 
 
 def log_sigmoid(x):
@@ -181,6 +183,116 @@ def test_completions_with_near_profiles_are_not_contrasted(tiny_llama, bench, ma
     assert contrasts == (18 if margin == 0 else contrasts) and (margin < 1 or contrasts == 0)
 
 
+def test_half_the_pairs_may_ask_for_the_rejected_completion(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "preset=paper", "request_rejected=0.5", "unconditioned=0.2")
+    seen = {"chosen": 0, "rejected": 0, "nothing": 0}
+    for epoch in range(8):
+        for example, item in zip(b.examples, items(b, epoch), strict=True):
+            winner, loser = (item.branches[i] for i in item.preference)
+            chosen, rejected = (list(example.answers[i].ids) for i in (0, 1))
+            assert winner.suffix == loser.suffix  # one request, two answers
+            suffixes = [example.suffix(each.profile) for each in example.answers[:2]]
+            if list(winner.suffix) == suffixes[1]:
+                assert [list(winner.completion), list(loser.completion)] == [rejected, chosen]
+                seen["rejected"] += 1
+            else:
+                assert [list(winner.completion), list(loser.completion)] == [chosen, rejected]
+                seen["chosen" if list(winner.suffix) == suffixes[0] else "nothing"] += 1
+    assert sum(seen.values()) == 48 and min(seen.values()) >= 4
+    assert 13 <= seen["rejected"] <= 26  # half of those with a condition, drawn
+
+
+def test_a_stage_of_likelihood_comes_first(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "weight_dpo=1", "sft_epochs=1", "epochs=2", "unconditioned=0")
+    for item in items(b, 0):
+        assert item.preference is None and not item.contrast and len(item.likelihood) == 2
+    for item in items(b, 1):
+        assert item.preference is not None and item.likelihood
+    assert any(item.contrast for item in items(b, 1))
+
+
+def rows_sensed(b, value=0.3):
+    """What a head would sense, made up: the same profile for every row, with a known residual."""
+    names = b.learner.names
+    targets = torch.tensor([[each.target[name] for name in names] for each in b.examples])
+    return SensedRows.of(names, torch.full_like(targets, value), targets)
+
+
+def test_scheduled_sampling_conditions_on_what_is_sensed_as_inference_renders_it(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "preset=paper", "head_warmup=1", "sensed_share=0.5", "epochs=10", "snap=paper")
+    b.learner.sensed = rows_sensed(b)
+    told = [
+        [list(item.branches[0].suffix) == example.suffix(b.renderer.snapped({"brevity": 0.3, "cheer": 0.3}))
+         for example, item in zip(b.examples, items(b, epoch), strict=True)]
+        for epoch in range(10)
+    ]  # fmt: skip
+    early, late = sum(sum(each) for each in told[:2]), sum(sum(each) for each in told[5:])
+    assert early <= 4 and 7 <= late <= 23  # from none to half of the rows by the middle of training
+    for example, item, sensed in zip(b.examples, items(b, 9), told[9], strict=True):
+        assert [list(each.completion) for each in item.branches] == [each.ids for each in example.answers[:2]]
+        if not sensed:
+            assert list(item.branches[0].suffix) == example.suffix(example.answers[0].profile)
+
+
+def test_a_sensed_row_teaches_the_completion_nearest_to_what_is_sensed(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "head_warmup=1", "sensed_share=1", "epochs=2", "unconditioned=0", "weight_contrast=0")
+    b.learner.sensed = rows_sensed(b)
+    sensed = {"brevity": 0.3, "cheer": 0.3}
+    for example, item in zip(b.examples, items(b, 1), strict=True):
+        first = item.branches[item.likelihood[0]]
+        near = min(example.answers, key=lambda each: profile_distance(each.profile, sensed))
+        assert list(first.suffix) == example.suffix(sensed) and list(first.completion) == near.ids
+        assert len(item.likelihood) == 2  # the second answer stays under its own profile
+
+
+def test_jitter_blurs_by_the_residual(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "style=scores", "head_warmup=1", "jitter=1", "unconditioned=0")
+    names = ["brevity", "cheer"]
+    truth = torch.tensor([[0.5, 0.5]] * 4000)
+    spread = torch.distributions.MultivariateNormal(torch.zeros(2), torch.tensor([[0.25, 0.15], [0.15, 0.36]]))
+    torch.manual_seed(0)
+    sensed = torch.special.ndtr(spread.sample((4000,)))
+    rows = SensedRows.of(names, sensed, truth)
+    factor = torch.tensor(rows.factor)
+    torch.testing.assert_close(factor @ factor.T, torch.tensor([[0.25, 0.15], [0.15, 0.36]]), atol=0.02, rtol=0)
+    draw = random.Random(0)
+    drawn = torch.tensor([list(rows.blurred({"brevity": 0.5, "cheer": 0.5}, 2.0, draw).values()) for _ in range(4000)])
+    z = torch.special.ndtri(drawn.double())
+    torch.testing.assert_close(z.T.cov().float(), 4 * factor @ factor.T, atol=0.12, rtol=0)
+    assert rows.blurred({"cheer": 0.2}, 0.0, draw) == pytest.approx({"cheer": 0.2})
+    b.learner.sensed = rows
+    blurred = items(b)
+    for example, item in zip(b.examples, blurred, strict=True):
+        own = {tuple(example.suffix(each.profile)) for each in example.answers}
+        assert not any(tuple(branch.suffix) in own for branch in item.branches)
+    shown = [[tuple(branch.suffix) for branch in item.branches] for item in blurred]
+    assert [[tuple(branch.suffix) for branch in item.branches] for item in items(b)] == shown  # keyed draws
+
+
+def test_several_good_completions_are_all_taught_to_the_head(tiny_llama, bench):
+    b = bench("sga", tiny_llama, "weight_contrast=0", "head.kind=gaussian")
+    batch = items(b)
+    for item in batch[:2]:
+        item.goods = [[0.2, 0.4], [0.6, math.nan], [0.1, 0.9]]
+    whole = b.batch(batch)
+    goods = padded([item.goods for item in batch])
+    assert goods.shape == (6, 3, 2) and torch.isnan(goods[2, 1:]).all()
+    states = torch.stack([head_input(b, example) for example in b.examples])
+    with torch.no_grad():
+        wanted = float(b.module.head.loss(b.module.head(states), goods, standardise=True))
+    assert whole["sense"] == pytest.approx(wanted, rel=1e-5)
+    assert b.batch(batch, micro_tokens=1)["sense"] == pytest.approx(wanted, rel=1e-5)
+
+
+def head_input(b, example):
+    """The state the head reads, from one plain forward of the raw prompt."""
+    ids = torch.tensor([b.renderer.prefix(example.row.prompt)])
+    with torch.no_grad():
+        states = b.module.causal(ids, output_hidden_states=True).hidden_states
+    layer = b.config.head.layer_of(len(states) - 1)
+    return states[-1 if layer is None else layer][0, -example.span :].mean(0)
+
+
 def test_profile_distance():
     assert profile_distance({"a": 0.1, "b": 0.5}, {"a": 0.4, "b": 0.4}) == pytest.approx(0.2)
     assert profile_distance({"a": 0.1, "b": 0.5}, {"b": 0.4}) == pytest.approx(0.1)
@@ -284,16 +396,16 @@ def test_missing_scores_are_masked_not_zero(tiny_llama, bench):
     b = bench("sga", tiny_llama, "preset=paper")
     whole = items(b)
     for item in whole[:3]:
-        item.target[1] = math.nan
+        item.goods[0][1] = math.nan
     logged = b.batch(whole, micro_tokens=1)
     errors = []
     for example, item in zip(b.examples, whole, strict=True):
-        pairs = zip(b.predicted(example).tolist(), item.target, strict=True)
+        pairs = zip(b.predicted(example).tolist(), item.goods[0], strict=True)
         errors += [(guess - truth) ** 2 for guess, truth in pairs if not math.isnan(truth)]
     assert len(errors) == 9
     assert logged["sense"] == pytest.approx(sum(errors) / 9, rel=1e-5)
     for item in whole:
-        item.target = [math.nan, math.nan]
+        item.goods = [[math.nan, math.nan]]
     assert "sense" not in b.batch(whole)
 
 

@@ -55,13 +55,26 @@ SENSING = {
     "head.width": "8",
     "head.depth": "2",
     "head.dropout": "0.5",
-    "head.input_norm": "false",
+    "head.hidden_dropout": "0",
+    "head.input_norm": "true",
+    "head.standardise_input": "false",
+    "head.skip": "false",
+    "head.kind": "gaussian",
+    "head.readout": "last",
+    "head.layer": "1",
+    "head_warmup": "3",
 }
 WITH = {  # settings that matter where another is on
     "beta": ("weight_dpo=1", "0.5"),
     "reference_free": ("weight_dpo=1", "true"),
     "contrast_beta": ("weight_contrast=1", "0.5"),
     "contrast_margin": ("weight_contrast=1", "0.5"),
+    "request_rejected": ("weight_dpo=1", "0.5"),
+    "sft_epochs": ("epochs=2", "1"),
+    "top_k": ("targets=top-k", "1"),
+    "sensed_share": ("head_warmup=3", "1"),
+    "jitter": ("head_warmup=3 style=scores", "1"),
+    "head.bins": ("head.kind=binned", "5"),
 }
 ELSEWHERE = {
     "snap": "changes what a policy does with what it senses",
@@ -117,7 +130,8 @@ def test_every_option_of_sga_changes_the_policy(quick, wanted_rows, key, value):
 
 @pytest.mark.parametrize(("key", "condition", "value"), [(key, *rest) for key, rest in WITH.items()])
 def test_options_that_need_another(quick, key, condition, value):
-    assert trained(quick("one", condition)) != trained(quick("two", condition, f"{key}={value}"))
+    given = condition.split()
+    assert trained(quick("one", *given)) != trained(quick("two", *given, f"{key}={value}"))
 
 
 @pytest.mark.parametrize(("key", "value"), SHARED.items())
@@ -141,7 +155,8 @@ def test_snap_changes_what_is_done_with_what_is_sensed(quick):
 
 @pytest.mark.parametrize(("key", "value"), [("micro_tokens", "64"), ("gradient_checkpointing", "true")])
 def test_options_that_change_the_cost_and_no_number(quick, key, value):
-    one, two = quick("one", "dtype=float64"), quick("two", "dtype=float64", f"{key}={value}")
+    exact = ("dtype=float64", "head.dropout=0", "head.hidden_dropout=0")  # draws are made a forward pass
+    one, two = quick("one", *exact), quick("two", *exact, f"{key}={value}")
     for a, b in zip(journal(one), journal(two), strict=True):
         assert a == pytest.approx(b, rel=1e-5)
 
@@ -186,6 +201,15 @@ def test_every_preset_builds():
         ("backbone_grad_scale=2", "field 'backbone_grad_scale'"),
         ("contrast_margin=-0.1", "field 'contrast_margin'"),
         ("head_epochs=-1", "field 'head_epochs'"),
+        ("top_k=0", "field 'top_k'"),
+        ("sft_epochs=2 epochs=2", "field 'sft_epochs': must be less than epochs=2"),
+        ("sensed_share=0.5", "field 'sensed_share': needs a head that has been fitted: set head_warmup"),
+        ("jitter=1", "field 'jitter': needs a head"),
+        ("jitter=-1", "field 'jitter'"),
+        ("request_rejected=0.5", "field 'request_rejected': concerns preference pairs, which weight_dpo=0"),
+        ("head.kind=guess", "'guess' is not allowed"),
+        ("head.layer=0", "layer is a fraction"),
+        ("head.layer=1.5", "layer is a fraction"),
         ("head.depth=-1", "head: .*depth at least 0"),
         ("head.widht=3", "Did you mean 'head.width'"),
         ("weight_contrst=1", "Did you mean 'weight_contrast'"),

@@ -30,4 +30,16 @@ def test_default_settings_are_plain_values():
     for name in METHODS:
         json.dumps(default_config(name))
     assert default_config("sga")["preset"] == "robust"
-    assert default_config("sga")["head"].keys() == {"width", "depth", "dropout", "input_norm"}
+    assert default_config("sga")["head"] == {
+        "kind": "regression",
+        "width": 256,
+        "depth": 2,
+        "dropout": 0.3,
+        "hidden_dropout": 0.3,
+        "input_norm": False,
+        "standardise_input": True,
+        "skip": True,
+        "bins": 11,
+        "readout": "mean",
+        "layer": 0.667,
+    }

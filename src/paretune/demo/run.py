@@ -164,8 +164,7 @@ def _examples(folder: Path, seed: int) -> list[Example]:
     prompts = [[{"role": "user", "content": text}] for text in EXAMPLES]
     sensed = policy.generate(prompts, max_new_tokens=MAX_NEW_TOKENS, seed=seed)
     pins = [_turned(each) for each in sensed]
-    conditions = [(each.sensed or {}) | pin for each, pin in zip(sensed, pins, strict=True)]
-    pinned = policy.generate(prompts, condition=conditions, max_new_tokens=MAX_NEW_TOKENS, seed=seed)
+    pinned = policy.generate(prompts, pins=pins, max_new_tokens=MAX_NEW_TOKENS, seed=seed)
     return [
         Example(text, _rounded(own.sensed or {}), own.text, pin, other.text)
         for text, own, pin, other in zip(EXAMPLES, sensed, pins, pinned, strict=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from paretune.data import Pair, Row
 from paretune.data.pairs import normalised_scores
 from paretune.data.rows import Completion
+from paretune.data.targets import mean_profile, target_profiles
 from paretune.errors import InputError
 from paretune.policy.packed import Branch
 from paretune.policy.renderer import Renderer
@@ -30,15 +31,22 @@ class Answer:
 class Example:
     """A row ready to train on. `answers[0]` is the chosen completion, `answers[1]` the rejected one (or the same).
 
-    `target` is what the sensing head should predict; missing objectives are absent.
+    `goods` are the profiles the sensing head should predict; missing objectives are absent.
     """
 
     row: Row
     prefix: list[int]
     answers: list[Answer]
-    target: Profile
+    goods: list[Profile]
     renderer: Renderer
+    span: int = 1
+    """How many of the prefix's last tokens the head reads."""
     _suffixes: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Profile:
+        """Mean of `goods`: the one profile that sensing is measured against."""
+        return mean_profile(self.goods)
 
     def suffix(self, profile: Mapping[str, float] | None) -> list[int]:
         """Suffix ids for a profile, encoded once per rendered text."""
@@ -71,32 +79,33 @@ def encode(
     *,
     max_length: int,
     targets: str = "chosen",
+    top_k: int = 3,
+    readout: str = "last",
     strict: bool = False,
     dropped: Dropped,
 ) -> list[Example]:
-    """Examples of pairs, in order. `targets`: `chosen` (the chosen completion's scores) or `wanted` (the row's own,
-    the chosen completion's where it has none)."""
+    """Examples of pairs, in order; `targets` and `top_k` as in `paretune.data.targets`, `readout` as the head's."""
     out = []
     for pair in pairs:
-        example = _encode_one(pair, renderer, max_length, targets, strict, dropped)
+        goods = target_profiles(pair, renderer.objectives, targets, top_k)
+        example = _encode_one(pair, renderer, max_length, goods, strict, dropped)
         if example is not None:
+            example.span = renderer.user_tokens(pair.row.prompt) if readout == "mean" else 1
             out.append(example)
     return out
 
 
 def _encode_one(
-    pair: Pair, renderer: Renderer, max_length: int, targets: str, strict: bool, dropped: Dropped
+    pair: Pair, renderer: Renderer, max_length: int, goods: list[Profile], strict: bool, dropped: Dropped
 ) -> Example | None:
     row = pair.row
     prefix = renderer.prefix(row.prompt)
-    target = pair.target if targets == "chosen" else pair.target | dict(row.wanted or {})
-    target = {name: round(value, 2) for name, value in target.items()}
     others = [each for each in row.completions if each is not pair.chosen and each is not pair.rejected]
     chosen = Answer(_ids(renderer, pair.chosen), pair.target)
     rejected = Answer(_ids(renderer, pair.rejected), pair.rejected_profile)
-    example = Example(row, prefix, [chosen, rejected], target, renderer)
+    example = Example(row, prefix, [chosen, rejected], goods, renderer)
     # every profile's text is at most this long to within a token or two per objective
-    room = max_length - len(prefix) - max(len(example.suffix(target)), len(example.suffix(_ones(renderer))))
+    room = max_length - len(prefix) - max(len(example.suffix(example.target)), len(example.suffix(_ones(renderer))))
     if room < 1:
         if strict:
             raise InputError(f"row '{row.id}': the prompt of {len(prefix)} tokens does not fit into {max_length}")

@@ -29,13 +29,15 @@ class RoleItem:
     preference: tuple[int, int] | None = None
     likelihood: list[int] = field(default_factory=list)
     contrast: list[tuple[int, int]] = field(default_factory=list)
-    target: list[float] = field(default_factory=list)
+    goods: list[list[float]] = field(default_factory=list)
+    """[G][M]: the profiles the head should predict, NaN where a value is missing."""
+    span: int = 1
     _known: dict[tuple[int, str], int] = field(default_factory=dict)
 
     @property
     def packed(self) -> Packed:
         """The packed row."""
-        return Packed(self.prefix, self.branches)
+        return Packed(self.prefix, self.branches, self.span)
 
     def add(self, example: Example, answer: int, profile: Mapping[str, float] | None) -> int:
         """The branch of an answer under a profile; one branch serves every role that needs it."""
@@ -64,8 +66,19 @@ def counts(items: Sequence[RoleItem]) -> dict[str, float]:
         "dpo": sum(item.preference is not None for item in items),
         "likelihood": sum(len(item.branches[i].completion) for item in items for i in item.likelihood),
         "contrast": sum(len(item.contrast) for item in items),
-        "sense": sum(value == value for item in items for value in item.target),
+        "sense": sum(
+            any(value == value for value in column) for item in items for column in zip(*item.goods, strict=True)
+        ),
     }
+
+
+def padded(goods: Sequence[Sequence[Sequence[float]]]) -> Tensor:
+    """Good profiles of B prompts, G_b each over M objectives, as one [B, G, M] tensor; NaN fills up."""
+    most, width = max(len(each) for each in goods), len(goods[0][0])
+    out_BGM = torch.full((len(goods), most, width), float("nan"))
+    for i, each in enumerate(goods):
+        out_BGM[i, : len(each)] = torch.tensor(each)
+    return out_BGM
 
 
 def branch_losses(

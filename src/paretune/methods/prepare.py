@@ -14,6 +14,7 @@ from paretune.data.split import Split
 from paretune.errors import InputError, did_you_mean
 from paretune.methods.base import Method
 from paretune.methods.examples import Dropped, Example, encode, single_pairs
+from paretune.methods.settings import SensingConfig
 from paretune.policy.renderer import Renderer
 from paretune.profile import Objective, Profile, check_names
 from paretune.training.config import TrainConfig
@@ -97,6 +98,7 @@ def prepare(
         "sha256": _digest(data),
         "split": {"seed": config.seed, "validation": config.validation, "test": config.test},
         "targets": getattr(config, "targets", "chosen"),
+        "top_k": getattr(config, "top_k", 3),
     }
     dropped = {"bad_rows": report.bad, "wanted_not_scored": unscored}
     return Prepared(objectives, split, len(rows), {key: value for key, value in dropped.items() if value}, described)
@@ -156,6 +158,8 @@ def encode_split(
                 renderer,
                 max_length=min(config.max_length, context),
                 targets=getattr(config, "targets", "chosen"),
+                top_k=getattr(config, "top_k", 3),
+                readout=config.head.readout if isinstance(config, SensingConfig) else "last",
                 strict=strict,
                 dropped=dropped,
             )
@@ -173,8 +177,9 @@ def encode_split(
 
 def _mean_profile(examples: Sequence[Example], objectives: Sequence[Objective]) -> Profile:
     out: Profile = {}
+    targets = [each.target for each in examples]
     for objective in objectives:
-        values = [each.target[objective.name] for each in examples if objective.name in each.target]
+        values = [target[objective.name] for target in targets if objective.name in target]
         if not values:
             raise InputError(f"no chosen completion has a score for objective '{objective.name}'")
         out[objective.name] = sum(values) / len(values)

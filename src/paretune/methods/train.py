@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from paretune.files import check_target_folder
 from paretune.methods.base import Method
-from paretune.methods.examples import Example
 from paretune.methods.prepare import Encoded, encode_split, prepare, train_keys
 from paretune.methods.registry import get_method
+from paretune.methods.sensing import refit, target_matrix, warm_up
+from paretune.methods.settings import SensingConfig
 from paretune.methods.validate import validate
 from paretune.policy import Policy, Renderer, save_policy
-from paretune.policy.backbone import context_length, fingerprint, hidden_size, load_backbone
-from paretune.policy.engine import by_length, prefill
+from paretune.policy.backbone import context_length, decoder_layers, fingerprint, hidden_size, load_backbone
 from paretune.policy.head import SensingHead
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.training import Journal, TrainConfig, TrainModule, add_adapter, resolve, run
-from paretune.training.head_fit import fit_head
 
 
 @dataclass(frozen=True)
@@ -71,15 +69,17 @@ def train(
     renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
     encoded = encode_split(how, cfg, prepared, renderer, context_length(causal), strict=strict)
     module = _module(how, cfg, causal, encoded, [each.name for each in prepared.objectives])
-    learner = how.learner(encoded.train, cfg, [each.name for each in prepared.objectives])
-    if how.senses:
+    names = [each.name for each in prepared.objectives]
+    learner = how.learner(encoded.train, cfg, names)
+    if isinstance(cfg, SensingConfig):
         learner.head = module.head  # type: ignore[attr-defined]
+        learner.sensed = warm_up(module, encoded, names, cfg, tokenizer.pad_token_id, progress)  # type: ignore[attr-defined]
     journal = Journal(_journal_path(out))
     try:
         final = run(module, learner, cfg, pad_id=tokenizer.pad_token_id, journal=journal, progress=progress)
         policy = _policy(how, cfg, _place(model), module, renderer, prepared.data, encoded)
-        if how.senses and _any(cfg).head_epochs:
-            final["head_validation_loss"] = _refit_head(policy, _any(cfg), encoded, progress)
+        if isinstance(cfg, SensingConfig):
+            final |= refit(policy, encoded, cfg, progress)
         metrics = final | validate(policy, encoded.validation, progress=progress)
         metrics |= {"train_prompts": len(encoded.train), "validation_prompts": len(encoded.validation)}
         metrics |= {
@@ -129,11 +129,6 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _any(config: TrainConfig) -> Any:
-    """The config of a sensing method, whose own settings the shared class does not know."""
-    return config
-
-
 def _renderer_settings(config: TrainConfig) -> dict[str, Any]:
     """Style and snap, where the method renders profiles."""
     return {key: getattr(config, key) for key in ("style", "snap") if hasattr(config, key)}
@@ -145,18 +140,16 @@ def _module(how: Method, config: TrainConfig, causal: Any, encoded: Encoded, nam
     if not how.senses:
         return TrainModule(peft, None)
     torch.manual_seed(config.seed)
-    head = SensingHead(hidden_size(causal), len(names), _any(config).head)
+    assert isinstance(config, SensingConfig)
+    head = SensingHead(hidden_size(causal), len(names), config.head)
     targets_NM = target_matrix(encoded.train, names)
     mean_M = targets_NM.nanmean(0)
     std_M = (targets_NM - mean_M).square().nanmean(0).sqrt()
-    head.set_statistics(mean_M, std_M, start_at_mean=_any(config).standardise)
-    return TrainModule(peft, head.to(causal.device), backbone_grad_scale=_any(config).backbone_grad_scale)
-
-
-def target_matrix(examples: Sequence[Example], names: Sequence[str]) -> Tensor:
-    """Targets [N, M], NaN where one is missing."""
-    nan = float("nan")
-    return torch.tensor([[each.target.get(name, nan) for name in names] for each in examples], dtype=torch.float32)
+    head.set_statistics(mean_M, std_M, start_at_mean=config.standardise)
+    layer = config.head.layer_of(len(decoder_layers(causal)))
+    return TrainModule(
+        peft, head.to(causal.device), backbone_grad_scale=config.backbone_grad_scale, readout_layer=layer
+    )
 
 
 def _policy(
@@ -189,39 +182,6 @@ def _policy(
         peft=module.peft,
         metadata=metadata,
     )
-
-
-def _refit_head(policy: Policy, config: Any, encoded: Encoded, progress: Progress) -> float:
-    """Fit the head alone on the trained backbone's read-outs."""
-    assert policy.head is not None
-    names = policy.names
-
-    def data(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-        return readouts(policy, examples, progress), target_matrix(examples, names).to(policy.causal.device)
-
-    features_NH, targets_NM = data(encoded.train)
-    return fit_head(
-        policy.head,
-        features_NH,
-        targets_NM,
-        data(encoded.validation) if encoded.validation else None,
-        epochs=config.head_epochs,
-        lr=config.head_lr,
-        seed=config.seed,
-        standardise=config.standardise,
-    )
-
-
-def readouts(policy: Policy, examples: Sequence[Example], progress: Progress, batch_size: int = 32) -> Tensor:
-    """Read-out hidden states [N, H] of the examples' prompts, float32."""
-    out: list[Tensor | None] = [None] * len(examples)
-    with progress("read out prompts", len(examples)) as task:
-        for index in by_length([len(each.prefix) for each in examples], batch_size):
-            state = prefill(policy.causal, [examples[i].prefix for i in index], policy.tokenizer.pad_token_id)
-            for i, row_H in zip(index, state.readout_BH.float(), strict=True):
-                out[i] = row_H
-            task.advance(len(index))
-    return torch.stack([row for row in out if row is not None])
 
 
 def default_config(method: str) -> dict[str, Any]:

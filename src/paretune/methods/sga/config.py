@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from paretune.errors import InputError
-from paretune.policy.head import HeadConfig
-from paretune.training.config import TrainConfig
+from paretune.methods.settings import SensingConfig
 
 
 @dataclass(frozen=True)
-class SgaConfig(TrainConfig):
-    """Settings of `sga` beyond the shared ones.
+class SgaConfig(SensingConfig):
+    """Settings of `sga` beyond the shared ones and the head's.
 
     weight_dpo, weight_sft, weight_conditional, weight_contrast, weight_sense: weights of the parts of the loss: DPO on
         (chosen, rejected) under the chosen completion's profile; likelihood of the chosen completion under its profile;
         likelihood of `completions` scored completions each under its own profile; profile contrast between them; and
         the sensing head's squared error.
     style, snap: the renderer's (see `paretune.policy.renderer`).
-    targets: the head learns the chosen completion's scores, or the row's `wanted` profile where it has one.
-    standardise: the sensing error is measured in standard deviations of the targets.
-    backbone_grad_scale: how much of the head's gradient reaches the backbone (1 the paper, 0 none).
+    request_rejected: share of preference pairs that ask for the *rejected* completion's profile; the completion nearer
+        to the request wins (CPO's idea: match the profile, not "be chosen").
+    sft_epochs: the first epochs teach by conditional likelihood of scored completions alone (a stage before the rest).
+    sensed_share: scheduled sampling: the share of rows conditioned on what is sensed, growing from 0 to this over the
+        first half of training. The profile is one that a head which never saw the row predicts, rendered as at
+        inference.
+    jitter: noise on the other rows' own profiles, as a multiple of the sensing residual's spread (1 = as large).
     completions, spread: scored completions of a prompt taught at one time, and how many random candidates each next one
         is chosen from (the one whose profile differs most; 1 = at random).
     unconditioned: share of rows that see the chosen completion without any profile.
     contrast_margin: completions whose profiles differ by less (mean absolute difference) are not contrasted.
-    head_epochs: after joint training the head is fitted alone on the trained backbone's read-outs for this many epochs,
-        keeping the epoch with the lowest validation error; 0 leaves the jointly trained head.
     """
 
     preset: str = "robust"
     style: Literal["scores", "levels", "instructions"] = "instructions"
     snap: Literal["none", "paper"] = "none"
-    targets: Literal["chosen", "wanted"] = "chosen"
     weight_dpo: float = 0.0
     weight_sft: float = 0.0
     weight_conditional: float = 1.0
@@ -46,11 +46,10 @@ class SgaConfig(TrainConfig):
     completions: int = 2
     spread: int = 3
     unconditioned: float = 0.1
-    standardise: bool = True
-    backbone_grad_scale: float = 0.2
-    head_epochs: int = 40
-    head_lr: float = 3e-4
-    head: HeadConfig = field(default_factory=HeadConfig)
+    request_rejected: float = 0.0
+    sft_epochs: int = 0
+    sensed_share: float = 0.0
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,14 +61,22 @@ class SgaConfig(TrainConfig):
             raise InputError(
                 "at least one of weight_dpo, weight_sft, weight_conditional, weight_contrast must be above 0"
             )
-        for name in ("beta", "contrast_beta", "head_lr", "completions", "spread"):
+        for name in ("beta", "contrast_beta", "completions", "spread"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"must be above 0, found {getattr(self, name)}", field=name)
-        for name in ("unconditioned", "backbone_grad_scale", "contrast_margin"):
+        for name in ("unconditioned", "contrast_margin", "request_rejected", "sensed_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"must lie in [0, 1], found {getattr(self, name)}", field=name)
-        if self.head_epochs < 0:
-            raise InputError(f"must be 0 or more, found {self.head_epochs}", field="head_epochs")
+        for name in ("sft_epochs", "jitter"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"must be 0 or more, found {getattr(self, name)}", field=name)
+        if self.sft_epochs >= self.epochs:
+            raise InputError(f"must be less than epochs={self.epochs}, found {self.sft_epochs}", field="sft_epochs")
+        for name in ("sensed_share", "jitter"):
+            if getattr(self, name) and not self.head_warmup:
+                raise InputError("needs a head that has been fitted: set head_warmup too (30, say)", field=name)
+        if self.request_rejected and not self.weight_dpo:
+            raise InputError("concerns preference pairs, which weight_dpo=0 leaves out", field="request_rejected")
 
 
 _PAPER: dict[str, Any] = {
@@ -86,7 +93,7 @@ _PAPER: dict[str, Any] = {
     "standardise": False,
     "backbone_grad_scale": 1.0,
     "head_epochs": 0,
-    "head": {"width": 1024, "depth": 3, "dropout": 0.1, "input_norm": False},
+    "head": {"kind": "regression", "width": 1024, "depth": 3, "dropout": 0.1, "readout": "last", "layer": 1.0},
     "epochs": 2,
     "batch_size": 64,
     "max_length": 1024,
@@ -118,7 +125,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lora_dropout": 0.0,
         "betas": (0.9, 0.99),
         "clip": 1.0,
-        "head": {"width": 1024, "depth": 3, "dropout": 0.1, "input_norm": True},
+        "head": {
+            "width": 256,
+            "depth": 2,
+            "dropout": 0.3,
+            "hidden_dropout": 0.3,
+            "standardise_input": True,
+            "skip": True,
+            "readout": "mean",
+            "layer": 0.667,
+        },
+        "head_warmup": 30,
+        "sensed_share": 0.5,
     },
 }
 """The paper's scores lie in [0, 1] by one of two maps: rating data by fixed bounds (`--set scale=fixed`, after

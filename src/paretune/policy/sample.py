@@ -144,11 +144,11 @@ class _Sampler:
         jobs = [(row, number) for row in rows for number in range(self.n)]
         prompts = [instructed(row.prompt, self.instruction(number)) for row, number in jobs]
         pad = self.renderer.tokenizer.pad_token_id
-        state = prefill(self.causal, [self.renderer.prefix(each) for each in prompts], pad)
+        whole = [[*self.renderer.prefix(each), *self.renderer.suffix(each, None)] for each in prompts]
         answers = decode(
             self.causal,
-            state,
-            [self.renderer.suffix(each, None) for each in prompts],
+            prefill(self.causal, whole, pad),
+            [[]] * len(whole),
             sampling=self.sampling,
             stop_ids=self.renderer.stop_ids(self.causal.generation_config.eos_token_id),
             pad_id=pad,

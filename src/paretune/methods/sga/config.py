@@ -135,8 +135,6 @@ PRESETS: dict[str, dict[str, Any]] = {
             "readout": "mean",
             "layer": 0.667,
         },
-        "head_warmup": 30,
-        "sensed_share": 0.5,
     },
 }
 """The paper's scores lie in [0, 1] by one of two maps: rating data by fixed bounds (`--set scale=fixed`, after

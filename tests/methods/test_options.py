@@ -47,6 +47,7 @@ SENSING = {
     "weight_sense": "3",
     "completions": "1",
     "spread": "1",
+    "partners": "profile",
     "unconditioned": "1",
     "standardise": "false",
     "backbone_grad_scale": "1",

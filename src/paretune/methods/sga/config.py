@@ -26,7 +26,9 @@ class SgaConfig(SensingConfig):
         inference.
     jitter: noise on the other rows' own profiles, as a multiple of the sensing residual's spread (1 = as large).
     completions, spread: scored completions of a prompt taught at one time, and how many random candidates each next one
-        is chosen from (the one whose profile differs most; 1 = at random).
+        is chosen from (1 = at random).
+    partners: each next one is the candidate that differs most in its whole `profile`, or in one `objective`, which is
+        drawn anew for each, so that no objective that varies little is left to chance.
     unconditioned: share of rows that see the chosen completion without any profile.
     contrast_margin: completions whose profiles differ by less (mean absolute difference) are not contrasted.
     """
@@ -37,14 +39,15 @@ class SgaConfig(SensingConfig):
     weight_dpo: float = 0.0
     weight_sft: float = 0.0
     weight_conditional: float = 1.0
-    weight_contrast: float = 1.0
+    weight_contrast: float = 2.0
     weight_sense: float = 1.0
     beta: float = 0.1
     contrast_beta: float = 0.3
     contrast_margin: float = 0.15
     reference_free: bool = False
     completions: int = 2
-    spread: int = 3
+    spread: int = 4
+    partners: Literal["profile", "objective"] = "objective"
     unconditioned: float = 0.1
     request_rejected: float = 0.0
     sft_epochs: int = 0

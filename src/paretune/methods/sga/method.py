@@ -132,14 +132,17 @@ class SgaLearner:
                 item.contrast.append((item.add(example, one, own[one]), item.add(example, one, own[two])))
 
     def _pick(self, example: Example, draw: random.Random) -> list[int]:
-        """`completions` different answers: the first at random, each next the farthest in profile from the one before,
-        of `spread` random candidates."""
+        """`completions` different answers: the first at random, each next the farthest from the one before of `spread`
+        random candidates, in its profile or in one objective."""
         left = list(range(len(example.answers)))
         draw.shuffle(left)
         picked = [left.pop()]
         while left and len(picked) < self.config.completions:
             before = example.answers[picked[-1]].profile
             candidates = left[-self.config.spread :]
+            if self.config.partners == "objective":
+                name = draw.choice(self.names)
+                before = {name: before[name]} if name in before else before
             best = max(candidates, key=lambda i: profile_distance(example.answers[i].profile, before))
             left.remove(best)
             picked.append(best)

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 SCORED = HERE / "scored.jsonl.gz"
 MAX_NEW_TOKENS = 64  # the demo's completions were sampled up to this length
 FAST_ROWS = 200
-SETTINGS = ("preset=robust", "targets=wanted", "test=0.2", "lora_layers=16", "micro_tokens=3072")
+SETTINGS = ("preset=robust", "targets=wanted", "epochs=3", "test=0.2", "lora_layers=16", "micro_tokens=3072")
 FAST_SETTINGS = (*SETTINGS, "epochs=1")
 EXAMPLES = (
     "What is the capital of Portugal?",

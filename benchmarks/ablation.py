@@ -23,8 +23,8 @@ from paretune.files import write_json
 
 OPTIMIZER = ("lr=1e-3", "lr_head=3e-4", "batch_size=8", "betas=[0.9,0.99]", "clip=1", "lora_r=16", "lora_alpha=32")
 ARMS: dict[str, tuple[str, ...]] = {
-    "paper": ("preset=paper",),
-    "paper, robust's optimizer": ("preset=paper", *OPTIMIZER, "lora_dropout=0"),
+    "paper": ("preset=paper", "scale=quantile"),
+    "paper, robust's optimizer": ("preset=paper", "scale=quantile", *OPTIMIZER, "lora_dropout=0"),
     "robust": (),
     "style scores": ("style=scores",),
     "style levels": ("style=levels",),
@@ -47,7 +47,10 @@ ARMS: dict[str, tuple[str, ...]] = {
     "DPO, chosen only": ("weight_dpo=0.5",),
     "likelihood stage first": ("sft_epochs=1",),
 }
-"""Name of an arm -> its settings beyond the shared ones; all but `paper` start from the preset `robust`."""
+"""Name of an arm -> its settings beyond the shared ones; all but `paper` start from the preset `robust`.
+
+Every arm has the same scales, or the distances could not be compared.
+"""
 
 
 def slug(arm: str, seed: int) -> str:

@@ -11,6 +11,7 @@ own verbs on the same split of a seed. What is there already is not made again, 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import statistics
 from pathlib import Path
@@ -62,12 +63,21 @@ def run(arm: str, seed: int, arguments: argparse.Namespace) -> Path:
     """Train and evaluate one arm unless its figures are there; returns the file of figures."""
     place = arguments.out / slug(arm, seed)
     figures = place / "figures.json"
-    if figures.exists():
-        return figures
     settings = [*arguments.settings, *ARMS[arm], f"seed={seed}"]
     model = arguments.model or str(demo_model())
+    asked = {
+        "settings": settings,
+        "model": Path(model).name,
+        "data": hashlib.sha256(arguments.data.read_bytes()).hexdigest(),
+        "evaluation": [arguments.max_prompts, arguments.max_new_tokens, arguments.control_prompts],
+    }
+    if figures.exists():
+        if (made := json.loads(figures.read_text())["asked"]) != asked:
+            raise SystemExit(f"{figures} was made with other settings ({made}); give another --out")
+        return figures
     policy = place / "policy"
-    if not (policy / "policy.json").exists():
+    if not policy.exists() or json.loads((place / "asked.json").read_text()) != asked:
+        write_json(place / "asked.json", asked)
         paretune.train("sga", arguments.data, model, policy, settings=settings, overwrite=True, progress=bars())
     metrics = paretune.evaluate(
         [policy],
@@ -80,7 +90,7 @@ def run(arm: str, seed: int, arguments: argparse.Namespace) -> Path:
         progress=bars(),
     )
     trained = json.loads((policy / "metrics.json").read_text())
-    write_json(figures, {"arm": arm, "seed": seed, "settings": settings} | gist(metrics, trained))
+    write_json(figures, {"arm": arm, "seed": seed, "asked": asked} | gist(metrics, trained))
     return figures
 
 

@@ -377,3 +377,22 @@ def test_a_condition_or_pin_that_is_no_profile(saved, value):
             policy.generate(["Hi"], max_new_tokens=2, **given)
     with pytest.raises(InputError, match=r"pin: 'cheer' must lie in \[0, 1\], found"):
         policy.sense(["Hi"], {"cheer": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("target_mean", lambda each: each + 5),
+        ("conformal", lambda each: -each),
+        ("residual_cov", lambda each: each * 0),
+    ],
+)
+def test_impossible_fitted_values_are_refused(make_policy, tiny_llama, tmp_path, name, change):
+    from safetensors.torch import load_file, save_file
+
+    save_policy(make_policy(tiny_llama), tmp_path / "p", metrics={})
+    tensors = load_file(tmp_path / "p" / "head.safetensors")
+    tensors[name] = change(tensors[name])
+    save_file(tensors, tmp_path / "p" / "head.safetensors")
+    with pytest.raises(InputError, match=f"'{name}' holds values that fitting a head cannot give"):
+        load_policy(tmp_path / "p")

@@ -272,3 +272,10 @@ def test_merged_answers_and_logits_are_those_of_the_adapter(policy, prompts):
     with pytest.raises(RuntimeError, match="fused"):
         policy.features(prompts)
     assert policy.fuse().peft is None  # twice is once
+
+
+@pytest.mark.parametrize("verb", ["sense", "predict", "generate", "features"])
+@pytest.mark.parametrize("prompts", ["What is tea?", [{"role": "user", "content": "What is tea?"}]])
+def test_one_prompt_in_place_of_a_list_is_refused(make_policy, tiny_llama, verb, prompts):
+    with pytest.raises(InputError, match=r"for one prompt give \[prompt\]"):
+        getattr(make_policy(tiny_llama), verb)(prompts)

@@ -208,7 +208,7 @@ def test_an_objective_without_any_target_or_with_a_constant_one_stays_at_its_val
 def test_folds_hold_every_row_out_once_and_large_data_needs_two():
     draw = torch.Generator().manual_seed(0)
     for rows, count in ((1, 0), (2, 2), (13, 5), (LARGE, 5), (LARGE + 1, 2)):
-        folds = make_folds(rows, 5, draw)
+        folds = make_folds(range(rows), 5, draw)
         assert len(folds) == count
         if folds:
             assert sorted(torch.cat([fold.held for fold in folds]).tolist()) == list(range(rows))
@@ -254,3 +254,31 @@ def test_what_the_head_held_before_does_not_leak_into_the_fit():
         head = SensingHead(6, 2, HeadConfig(**OURS))
         results.append(fit_head(head, *data(100, 0, 0.3), None, **{**OPTIONS, "epochs": 3}).out_of_fold)
     assert torch.equal(*results)
+
+
+def test_rows_of_one_prompt_are_held_out_together():
+    groups = [name for name in "abcdefg" for _ in range(3)] + ["h"]
+    folds = make_folds(groups, 4, torch.Generator().manual_seed(0))
+    assert len(folds) == 4 and sorted(torch.cat([each.held for each in folds]).tolist()) == list(range(22))
+    for fold in folds:
+        assert not {groups[i] for i in fold.held.tolist()} & {groups[i] for i in fold.train.tolist()}
+        assert len(fold.held) + len(fold.train) == 22
+    assert make_folds(["a"] * 5, 4, torch.Generator()) == []
+
+
+def test_repeated_prompts_with_targets_that_cannot_be_sensed_shrink_to_the_mean():
+    draw = torch.Generator().manual_seed(0)
+    prompts, copies = 120, 4
+    features = torch.randn(prompts, 24, generator=draw).repeat_interleave(copies, 0)
+    targets = torch.rand(prompts, 1, generator=draw).repeat_interleave(copies, 0)
+    head = SensingHead(24, 1, HeadConfig(width=16, depth=1, standardise_input=True, skip=True))
+    options = {"epochs": 10, "lr": 1e-2, "seed": 0, "standardise": True}
+    groups = [i // copies for i in range(prompts * copies)]
+    fit = fit_head(head, features, targets, None, groups=groups, **options)
+    assert abs(fit.r2[0]) < 0.1
+    fresh = torch.randn(400, 24, generator=draw)
+    with torch.no_grad():
+        guess = head.profile(head(fresh))
+    assert float(guess.std()) < 0.1 and abs(float(guess.mean()) - 0.5) < 0.1
+    blind = fit_head(head, features, targets, None, **options)  # rows taken for prompts: it remembers them
+    assert blind.r2[0] > 0.2

@@ -51,6 +51,23 @@ def test_the_clip_bounds_the_norm_over_all_groups():
     assert optimizer.step(1.0) == pytest.approx(5.0)
 
 
+def test_a_detached_heads_gradient_is_clipped_apart():
+    def moved(head_gradient, apart):
+        one, two = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        groups = [{"params": [one], "lr": 1.0}, {"params": [two], "lr": 1.0}]
+        optimizer = MasterAdamW(groups, betas=(0.0, 0.0), weight_decay=0.0, clip_apart=apart)
+        clipped = []
+        optimizer.inner.step = lambda: clipped.extend([float(one.grad), float(two.grad)])
+        one.grad, two.grad = torch.tensor([3.0]), torch.tensor([head_gradient])
+        norm = optimizer.step(1.5)
+        return norm, clipped
+
+    norm, (adapter, head) = moved(400.0, apart=True)
+    assert norm == pytest.approx(math.hypot(3.0, 400.0))
+    assert (adapter, head) == pytest.approx((1.5, 1.5), rel=1e-5)
+    assert moved(400.0, apart=False)[1] == pytest.approx([3 * 1.5 / norm, 400 * 1.5 / norm], rel=1e-5)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gradient_that_is_not_finite_moves_nothing(bad, dtype):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paretune.data import prompt_key
 from paretune.methods.examples import Example
 from paretune.methods.pairwise import padded
 from paretune.methods.prepare import Encoded
@@ -110,6 +111,7 @@ def _fit(
             lr=config.head_lr,
             seed=config.seed,
             standardise=config.standardise,
+            groups=[prompt_key(each.row.prompt) for each in encoded.train],
         )
         task.advance()
     return fit

@@ -22,6 +22,7 @@ from paretune.methods.validate import validate
 from paretune.policy import Policy, Renderer, save_policy
 from paretune.policy.backbone import context_length, decoder_layers, fingerprint, hidden_size, load_backbone
 from paretune.policy.head import SensingHead
+from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.training import Journal, TrainConfig, TrainModule, add_adapter, resolve, run
 
@@ -67,6 +68,7 @@ def train(
     prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict)
     causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
     renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
+    check_vocabulary(renderer, causal, model)
     encoded = encode_split(how, cfg, prepared, renderer, context_length(causal), strict=strict)
     module = _module(how, cfg, causal, encoded, [each.name for each in prepared.objectives])
     names = [each.name for each in prepared.objectives]

@@ -274,6 +274,7 @@ def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, names: Seque
         if not any(name in tensors for name in FITTED):  # saved before intervals existed: they are not calibrated
             tensors |= {name: head.state_dict()[name] for name in FITTED}
         head.load_state_dict(tensors, strict=True)
+        _check_fitted(head, path)
     except (SafetensorError, RuntimeError) as error:
         text = " ".join(str(error).split())
         raise InputError(
@@ -281,6 +282,21 @@ def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, names: Seque
             file=path,
         ) from error
     return head
+
+
+def _check_fitted(head: SensingHead, path: Path) -> None:
+    """What fitting stored lies where fitting can have put it: else profiles and intervals would be wrong or NaN."""
+    means, table = head.target_mean, head.conformal
+    possible = {
+        "target_mean": bool(((means >= 0) & (means <= 1)).all()),
+        "target_std": bool((head.target_std > 0).all()),
+        "conformal": bool((table >= 0).all() and (table.diff(dim=0) >= 0).all()),
+        "residual_cov": bool(torch.linalg.cholesky_ex(head.residual_cov).info == 0),
+        "input_std": not head.config.standardise_input or bool((head.input_std > 0).all()),
+    }
+    for name, fine in possible.items():
+        if not fine:
+            raise InputError(f"tensor '{name}' holds values that fitting a head cannot give", file=path)
 
 
 def model_card(policy: Policy, metrics: Mapping[str, Any]) -> str:

@@ -210,6 +210,8 @@ class SensingHead(nn.Module):
         if not bool(self.calibrated):
             return Prediction(profile_BM, None, None)
         low_BM, high_BM = belief.interval(self.conformal[at])
+        # the profile is a mean and the interval is about a median: a skew belief's mean may lie beyond a narrow one
+        low_BM, high_BM = torch.minimum(low_BM, profile_BM), torch.maximum(high_BM, profile_BM)
         if pins_BM is not None:
             low_BM, high_BM = (torch.where(pinned_BM, pins_BM, end) for end in (low_BM, high_BM))
         return Prediction(profile_BM, low_BM, high_BM)

@@ -59,6 +59,15 @@ class Generation:
     interval: Interval | None = None
 
 
+def as_chats(prompts: Sequence[str | Messages]) -> list[Messages]:
+    """Every prompt as messages; one prompt in place of a list of them is an `InputError`."""
+    if isinstance(prompts, str) or any(isinstance(each, Mapping) for each in prompts):
+        raise InputError(
+            "prompts is a list of prompts (each a text or a list of messages); for one prompt give [prompt]"
+        )
+    return [as_messages(prompt) for prompt in prompts]
+
+
 @dataclass
 class Policy:
     """A policy in memory. `causal` is the causal LM (with LoRA layers inside when `peft` holds an adapter)."""
@@ -125,7 +134,7 @@ class Policy:
         0.8, 0.9 or 0.95) of the target profiles lies inside. A pinned objective's interval is its pin."""
         pinned = self._per_prompt(pins or {}, "pin", len(prompts))
         level_index(level)
-        chats = [as_messages(prompt) for prompt in prompts]
+        chats = as_chats(prompts)
         prefixes = [self._checked_prefix(messages, 0) for messages in chats]
         out: dict[int, Sensed] = {}
         with progress("sense", len(prompts)) as task:
@@ -197,7 +206,7 @@ class Policy:
         condition = condition if condition is not None else ("sensed" if self.has_head else "none")
         plan = self._plan(condition, len(prompts))
         pinned = self._per_prompt(pins or {}, "pin", len(prompts))
-        chats = [as_messages(prompt) for prompt in prompts]
+        chats = as_chats(prompts)
         prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in chats]
         out: list[Generation | None] = [None] * len(prompts)
         stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
@@ -275,7 +284,7 @@ class Policy:
         """Read-out hidden states [n, H] of the *base* model (adapter off), float32: what a linear probe starts from."""
         if self.peft is None and self.metadata.get("adapter"):
             raise RuntimeError("a fused policy has no base model to read any more; take features before fuse()")
-        chats = [as_messages(prompt) for prompt in prompts]
+        chats = as_chats(prompts)
         prefixes = [self._checked_prefix(messages, 0) for messages in chats]
         out: list[np.ndarray | None] = [None] * len(prompts)
         with progress("base features", len(prompts)) as task:

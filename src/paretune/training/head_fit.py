@@ -8,7 +8,7 @@ seen, which calibrates its intervals and its covariance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,11 +70,13 @@ def fit_head(
     weight_decay: float = 0.1,
     batch_size: int = 64,
     folds: int = 5,
+    groups: Sequence[Hashable] | None = None,
 ) -> HeadFit:
     """Fit `head` in place, from new weights, on features [N, H] and targets [N, M] or [N, G, M] (NaN is missing).
 
-    At most `epochs` passes. All draws come from `seed`; the global random state is left as it was. The validation rows
-    are never trained on: they measure and calibrate. Works from one row on; without anything held out the head says the
+    Rows of one group (those of one prompt, say) are held out together. At most `epochs` passes. All draws come from
+    `seed`; the global random state is left as it was. The validation rows are never trained on: they measure and
+    calibrate. Works from one row on; without anything held out the head says the
     targets' mean and its intervals stay uncalibrated.
     """
     if not len(features_NH) or len(features_NH) != len(targets_NGM):
@@ -85,7 +87,8 @@ def fit_head(
         data = _data(head, features_NH, targets_NGM, standardise)
         held = _data(head, *validation, standardise) if validation is not None and len(validation[0]) else None
         with torch.enable_grad():
-            return _fit(head, data, held, Schedule(epochs, lr, weight_decay, batch_size), seed, folds)
+            schedule = Schedule(epochs, lr, weight_decay, batch_size)
+            return _fit(head, data, held, schedule, seed, folds, groups or range(len(data)))
 
 
 def _data(head: SensingHead, features_NH: Tensor, targets: Tensor, standardise: bool) -> Data:
@@ -95,9 +98,17 @@ def _data(head: SensingHead, features_NH: Tensor, targets: Tensor, standardise: 
     return Data(inputs_NH, grouped(targets).to(inputs_NH), standardise)
 
 
-def _fit(head: SensingHead, data: Data, validation: Data | None, schedule: Schedule, seed: int, count: int) -> HeadFit:
+def _fit(
+    head: SensingHead,
+    data: Data,
+    validation: Data | None,
+    schedule: Schedule,
+    seed: int,
+    count: int,
+    groups: Sequence[Hashable],
+) -> HeadFit:
     draw = torch.Generator().manual_seed(seed)
-    parts = make_folds(len(data), count, draw)
+    parts = make_folds(groups, count, draw)
     bases = [fit_constant(head, data.targets_NGM[fold.train]) for fold in parts]
     base_P = fit_constant(head, data.targets_NGM)
     # of a row that no fold holds out (there is only one) nothing is known without itself
@@ -125,12 +136,20 @@ def _nothing(head: SensingHead, base_P: Tensor, data: Data) -> tuple[Tensor, Ten
     return base_P.new_zeros(len(data), len(base_P)), torch.full_like(base_P, 1e6)
 
 
-def make_folds(rows: int, folds: int, draw: torch.Generator) -> list[Fold]:
-    """Each row held out once, in up to `folds` parts of nearly equal size; none for a single row."""
-    count = min(folds if rows <= LARGE else 2, rows)
+def make_folds(groups: Sequence[Hashable], folds: int, draw: torch.Generator) -> list[Fold]:
+    """Each row held out once, with all rows of its group, in up to `folds` parts; none for a single group.
+
+    A row whose prompt is trained on is no held-out row: the head would only have to remember it.
+    """
+    rows_of: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows_of.setdefault(group, []).append(row)
+    members = list(rows_of.values())
+    count = min(folds if len(groups) <= LARGE else 2, len(members))
     if count < 2:
         return []
-    held = torch.randperm(rows, generator=draw).tensor_split(count)
+    parts = torch.randperm(len(members), generator=draw).tensor_split(count)
+    held = [torch.tensor([row for i in part.tolist() for row in members[i]]) for part in parts]
     return [Fold(torch.cat([part for j, part in enumerate(held) if j != i]), own) for i, own in enumerate(held)]
 
 

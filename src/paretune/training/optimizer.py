@@ -21,7 +21,15 @@ from paretune.training.module import TrainModule
 class MasterAdamW:
     """AdamW whose state and weights are float32 (float64 stays float64) whatever the parameters are."""
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, betas: tuple[float, float], weight_decay: float) -> None:
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        betas: tuple[float, float],
+        weight_decay: float,
+        clip_apart: bool = False,
+    ) -> None:
+        self.clip_apart = clip_apart
         self.pairs: list[tuple[nn.Parameter, Tensor]] = []
         ready = []
         for group in groups:
@@ -44,7 +52,9 @@ class MasterAdamW:
         for parameter, master in self.pairs:
             if master is not parameter and parameter.grad is not None:
                 master.grad = parameter.grad.to(master.dtype)
-        norm = float(nn.utils.clip_grad_norm_([master for _, master in self.pairs], clip))
+        masters = [group["params"] for group in self.inner.param_groups]
+        parts = masters if self.clip_apart else [[each for group in masters for each in group]]
+        norm = math.hypot(*(float(nn.utils.clip_grad_norm_(part, clip)) for part in parts))
         if math.isfinite(norm):
             self.inner.step()
             with torch.no_grad():
@@ -62,4 +72,6 @@ def optimizer_for(module: TrainModule, config: TrainConfig) -> MasterAdamW:
     groups: list[dict[str, Any]] = [{"params": adapter, "lr": config.lr}]
     if module.head is not None:
         groups.append({"params": list(module.head.parameters()), "lr": config.lr_head or config.lr})
-    return MasterAdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
+    # a detached head must not move the adapter, not even by a share of the norm that is clipped
+    apart = module.head is not None and module.backbone_grad_scale == 0
+    return MasterAdamW(groups, betas=config.betas, weight_decay=config.weight_decay, clip_apart=apart)

@@ -96,7 +96,9 @@ def test_an_interrupt_is_one_line_and_130(invoke: Any, monkeypatch: pytest.Monke
 def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     code = (
-        "import time, pathlib, paretune.pareto as pareto\n"
+        # a test run in the background of a shell hands down an ignored SIGINT
+        "import signal, time, pathlib, paretune.pareto as pareto\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"def slow(*_, **__):\n    pathlib.Path({str(ready)!r}).touch()\n    time.sleep(60)\n"
         "pareto.front = slow\n"
         "from paretune.cli.app import main\nmain()\n"

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretune.data import build_pairs, fit_objectives, read_rows
+from paretune.data import build_pairs, fit_objectives, prompt_key, read_rows
 from paretune.demo import demo_model
 from paretune.evaluation.bootstrap import weighted_r2
 from paretune.evaluation.head import linear_probe
@@ -32,7 +32,7 @@ from paretune.policy.backbone import decoder_layers, load_backbone
 from paretune.policy.head import HeadConfig, SensingHead
 from paretune.progress import NO_PROGRESS
 from paretune.training import resolve
-from paretune.training.head_fit import fit_head
+from paretune.training.head_fit import fit_head, make_folds
 
 PAPER = HeadConfig()
 
@@ -59,14 +59,20 @@ def arms(config: HeadConfig) -> dict[str, HeadConfig]:
 
 
 def held_out(
-    config: HeadConfig, settings: SgaConfig, features_NH: Tensor, targets_NGM: Tensor, mean_NM: Tensor, folds: int
+    config: HeadConfig,
+    settings: SgaConfig,
+    features_NH: Tensor,
+    targets_NGM: Tensor,
+    mean_NM: Tensor,
+    folds: int,
+    prompts: list[str],
 ) -> dict[str, list[float]]:
     """R2 of head and probe and coverage and width of intervals per objective, every prompt held out once."""
     names = [str(m) for m in range(mean_NM.shape[1])]
-    parts = torch.randperm(len(features_NH), generator=torch.Generator().manual_seed(0)).tensor_split(folds)
+    parts = make_folds(prompts, folds, torch.Generator().manual_seed(0))
     guess, probe, low, high = (torch.full_like(mean_NM, float("nan")) for _ in range(4))
-    for held in parts:
-        train = torch.tensor(sorted(set(range(len(features_NH))) - set(held.tolist())))
+    for part in parts:
+        train, held = part.train, part.held
         torch.manual_seed(0)
         head = SensingHead(features_NH.shape[1], len(names), config)
         known = mean_NM[train]
@@ -81,6 +87,7 @@ def held_out(
             lr=settings.head_lr,
             seed=0,
             standardise=settings.standardise,
+            groups=[prompts[i] for i in train.tolist()],
         )
         with torch.no_grad():
             found = head.predict(head(features_NH[held]))
@@ -126,6 +133,8 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.folds < 2:
+        parser.error("--folds must be at least 2")
     causal, tokenizer = load_backbone(arguments.model or str(demo_model()))
     settings = robust()
     found: dict[str, Any] = {}
@@ -135,7 +144,9 @@ def main() -> None:
         layer = config.layer_of(len(decoder_layers(causal)))
         features_NH = readouts(causal, examples, tokenizer.pad_token_id, NO_PROGRESS, layer)
         targets = good_profiles(examples, names), target_matrix(examples, names)
-        found[arm] = held_out(config, settings, features_NH, *targets, arguments.folds)
+        found[arm] = held_out(
+            config, settings, features_NH, *targets, arguments.folds, [prompt_key(each.row.prompt) for each in examples]
+        )
     if arguments.json:
         print(json.dumps({"objectives": names, "targets": arguments.targets, "heads": found}))
         return

@@ -336,3 +336,16 @@ def test_what_is_rendered_is_an_echo_when_it_is_answered(tiny_llama, objectives,
 def test_objectives_need_no_phrases(tiny_llama):
     renderer = rendered(tiny_llama, [Objective("very_kind")], style="instructions")
     assert renderer.profile_text({"very_kind": 0.9}) == "\nThe very kind of the answer must be very high."
+
+
+def test_the_users_tokens_do_not_count_white_space_that_the_template_strips(tiny_llama):
+    from transformers import AutoTokenizer
+
+    renderer = Renderer(AutoTokenizer.from_pretrained(tiny_llama), [])
+    trimmed = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}{% endfor %}"
+    for template, same in ((trimmed, True), (trimmed.replace(" | trim", ""), False)):
+        renderer.tokenizer.chat_template = template
+        fresh = Renderer(renderer.tokenizer, [])
+        plain, padded = ([{"role": "user", "content": text}] for text in ("hi there", f"{' ' * 30}hi there"))
+        assert (fresh.user_tokens(plain) == fresh.user_tokens(padded)) is same
+        assert (fresh.prefix(plain) == fresh.prefix(padded)) is same

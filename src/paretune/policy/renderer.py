@@ -130,6 +130,12 @@ class Renderer:
         text = f"a{_MARK} "
         return text not in self._template([{"role": "user", "content": text}], generation=True)
 
+    @cached_property
+    def _trims_start(self) -> bool:
+        """Does the template strip a message's leading white space?"""
+        text = f"  {_MARK}a"
+        return text not in self._template([{"role": "user", "content": text}], generation=True)
+
     def _with_system(self, messages: Messages) -> Messages:
         """The conversation; leading system text that the template has no place for heads the first user message."""
         turns = list(messages)
@@ -198,7 +204,9 @@ class Renderer:
         with its first word.
         """
         text = messages[-1]["content"]
-        return min(max(len(self._encode_tail(text.rstrip() if self._trims else text)), 1), len(self.prefix(messages)))
+        text = text.rstrip() if self._trims else text
+        text = text.lstrip() if self._trims_start else text
+        return min(max(len(self._encode_tail(text)), 1), len(self.prefix(messages)))
 
     def suffix(self, messages: Messages, profile: Mapping[str, float] | None) -> list[int]:
         """Token ids of the rendered profile and the rest of the template; no or an empty profile renders nothing."""

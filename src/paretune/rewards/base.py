@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError
@@ -29,13 +29,31 @@ class Reward(Protocol):
         """
 
 
+@runtime_checkable
+class DetailedReward(Reward, Protocol):
+    """A reward that can also say why: `score` keeps what it says in the completion's `details`, by objective."""
+
+    def detailed(
+        self, prompts: list[Messages], completions: list[str], columns: dict[str, list[Any]]
+    ) -> tuple[list[float | None], list[dict[str, Any]]]:
+        """Scores as of a call, and one JSON object an answer (members of an ensemble, a judge's reason)."""
+
+
+@runtime_checkable
+class CountingReward(Reward, Protocol):
+    """A reward that counts what it does (requests, tokens, parse failures, cost); `score` adds the counts up."""
+
+    def take_counts(self) -> dict[str, float]:
+        """Counts since the last call of this function, which starts them anew; the keys are words for people."""
+
+
 @dataclass(frozen=True)
 class RewardKind:
     """A registered prefix of specs.
 
     `build(rest, allow_remote_code)` makes the reward from what follows the prefix; `check(rest)` refuses a bad spec
     without loading anything; `phrases(rest)` gives the renderer's five phrases, or none; `listed` are the lines of
-    `paretune objectives`.
+    `paretune objectives`. `parallel` is False for a reward that must live in one process (it keeps a rate limit).
     """
 
     prefix: str
@@ -44,6 +62,7 @@ class RewardKind:
     check: Callable[[str], None]
     phrases: Callable[[str], Phrases] = field(default=lambda rest: ())
     can_score_new: bool = True
+    parallel: bool = True
 
 
 def check_scores(values: Any, count: int, what: str, rows: Sequence[Any] | None = None) -> list[float | None]:

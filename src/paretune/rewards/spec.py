@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from paretune.errors import InputError, did_you_mean
 from paretune.profile import Direction, Objective
-from paretune.rewards import column, embed, hf, lexical, python
+from paretune.rewards import lexical
 from paretune.rewards.base import Reward, RewardKind
+
+_BUILT_IN = {
+    "lexical": "paretune.rewards.lexical",
+    "embed": "paretune.rewards.embed",
+    "column": "paretune.rewards.column",
+    "python": "paretune.rewards.python",
+    "hf": "paretune.rewards.hf",
+}
+"""Prefix -> the module whose `KIND` it is. Named, not imported: one may live on a higher floor of the house."""
 
 _KINDS: dict[str, RewardKind] = {}
 
 
 def register_reward(kind: RewardKind) -> None:
     """Add a prefix of specs. A prefix that is there already is an error."""
-    if kind.prefix in _KINDS:
+    if kind.prefix in _BUILT_IN or kind.prefix in _KINDS:
         raise ValueError(f"the reward prefix '{kind.prefix}' is registered already")
     _KINDS[kind.prefix] = kind
 
 
-for _kind in (lexical.KIND, embed.KIND, column.KIND, python.KIND, hf.KIND):
-    register_reward(_kind)
+def reward_kinds() -> dict[str, RewardKind]:
+    """All registered kinds by prefix, the built-in ones first."""
+    built_in: dict[str, RewardKind] = {name: import_module(home).KIND for name, home in _BUILT_IN.items()}
+    return built_in | _KINDS
 
 
 def list_rewards() -> list[tuple[str, str]]:
     """(spec, one-line help) of all there is, in order of registration."""
-    return [line for kind in _KINDS.values() for line in kind.listed]
+    return [line for kind in reward_kinds().values() for line in kind.listed]
 
 
 def parse_objective(text: str) -> Objective:
@@ -40,7 +53,7 @@ def parse_objective(text: str) -> Objective:
         raise InputError(f"an objective is written NAME=SPEC (brevity=lexical:brevity), found '{text}'")
     name, spec = name.strip(), spec.strip()
     direction: Direction = "minimise" if name.startswith("-") else "maximise"
-    kind, rest = _find(spec)
+    kind, rest = find_kind(spec)
     kind.check(rest)
     phrases = kind.phrases(rest)
     return Objective(
@@ -51,12 +64,16 @@ def parse_objective(text: str) -> Objective:
     )
 
 
-def _find(spec: str) -> tuple[RewardKind, str]:
+def find_kind(spec: str) -> tuple[RewardKind, str]:
+    """The kind that a spec's prefix names, and what follows the prefix. Raises `InputError` for an unknown prefix."""
     prefix, colon, rest = spec.partition(":")
+    if prefix in _BUILT_IN:
+        kind: RewardKind = import_module(_BUILT_IN[prefix]).KIND
+        return kind, rest
     if prefix not in _KINDS:
         if not colon and spec in lexical.MEASURES:
             raise InputError(f"unknown reward '{spec}'; did you mean 'lexical:{spec}'?")
-        raise InputError(f"unknown reward '{prefix}' in '{spec}'.{did_you_mean(prefix, _KINDS)}")
+        raise InputError(f"unknown reward '{prefix}' in '{spec}'.{did_you_mean(prefix, [*_BUILT_IN, *_KINDS])}")
     return _KINDS[prefix], rest
 
 
@@ -71,10 +88,10 @@ def build_reward(objective: Objective, *, allow_remote_code: bool = False) -> Re
     `allow_remote_code` lets `hf:` and `embed:` models run the code that their repository brings; off by default.
     Raises `InputError` for anything that cannot be built.
     """
-    kind, rest = _find(_spec_of(objective))
+    kind, rest = find_kind(_spec_of(objective))
     return kind.build(rest, allow_remote_code)
 
 
 def can_score_new(objective: Objective) -> bool:
     """Whether the objective can measure answers that are not in the data; loads nothing."""
-    return _find(_spec_of(objective))[0].can_score_new
+    return find_kind(_spec_of(objective))[0].can_score_new

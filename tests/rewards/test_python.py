@@ -9,7 +9,7 @@ import pytest
 
 from paretune.errors import InputError
 from paretune.rewards import build_reward, parse_objective
-from paretune.rewards.python import PythonReward
+from paretune.rewards.python import KIND, PythonReward
 
 PLAIN = [{"role": "user", "content": "p"}]
 CHAT = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
@@ -127,7 +127,14 @@ def test_modules_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monke
     for name, score in (("Kit.f", 1.0), ("g", 2.0)):
         reward = build_reward(parse_objective(f"x=python:my_rewards_here:{name}"))
         assert reward([PLAIN], ["a"], {}) == [score]
-    for name, cause in (("h", "no function 'h'"), ("gg", "Did you mean 'g'"), ("value", "'value' .* is no function")):
+    for name, cause in (
+        ("h", "no function 'h'"),
+        ("gg", "Did you mean 'g'"),
+        ("value", "'value' .* is no function"),
+        ("Kit", "is a class; name an object of it"),
+        ("g#cat", "unknown kind of rows '#cat'.*Did you mean 'chat'"),
+        ("g#", "nothing follows the #"),
+    ):
         with pytest.raises(InputError, match=cause):
             build_reward(parse_objective(f"x=python:my_rewards_here:{name}"))
 
@@ -143,3 +150,69 @@ def test_modules_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         with pytest.raises(InputError, match=cause):
             build_reward(parse_objective(f"x=python:{module}:f"))
+
+
+def test_an_object_that_can_be_called() -> None:
+    class Longer:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def __call__(self, completions: Any) -> list[float]:
+            return [len(text) + self.by for text in completions]
+
+    assert run(Longer(0.5), "a", "bb") == [1.5, 2.5]
+
+
+def test_an_error_tells_the_rows_of_the_batch() -> None:
+    def f(completions: Any) -> list[float]:
+        raise RuntimeError("down")
+
+    with pytest.raises(InputError, match="raised RuntimeError on rows 'r1' to 'r3': down"):
+        run(f, "a", "b", "c", id=["r1", "r2", "r3"])
+    with pytest.raises(InputError, match="raised RuntimeError on row 'r1': down"):
+        run(f, "a", id=["r1"])
+    with pytest.raises(InputError, match="raised RuntimeError: down"):
+        run(f, "a")
+
+
+def test_coroutines_where_a_loop_runs_already() -> None:
+    import asyncio
+
+    async def f(completions: Any) -> list[float]:
+        await asyncio.sleep(0)
+        return [1.0] * len(completions)
+
+    async def notebook() -> Any:
+        return run(f, "a", "b")
+
+    assert asyncio.run(notebook()) == [1.0, 1.0]
+    assert asyncio.run(notebook()) == [1.0, 1.0]
+
+
+def test_coroutines_of_all_batches_share_a_loop() -> None:
+    import asyncio
+
+    class Client:
+        """As clients of web services are: of the loop they were first used in."""
+
+        def __init__(self) -> None:
+            self.loop: Any = None
+
+        async def __call__(self, completions: Any) -> list[float]:
+            self.loop = self.loop or asyncio.get_running_loop()
+            future = self.loop.create_future()
+            self.loop.call_soon(future.set_result, [2.0] * len(completions))
+            return await future
+
+    client = Client()
+    assert run(client, "a") == [2.0] and run(client, "b", "c") == [2.0, 2.0]
+
+
+def test_a_fingerprint_follows_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fingerprinted.py").write_text("raise RuntimeError('it is not imported')\n")
+    before = KIND.fingerprint("fingerprinted:f")
+    (tmp_path / "fingerprinted.py").write_text("pass\n")
+    assert before and KIND.fingerprint("fingerprinted:f") not in ("", before)
+    assert KIND.fingerprint("no_such_module_here:f") == ""
+    assert KIND.fingerprint("no_such_package.at_all:f") == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,17 +22,65 @@ TOKENS_A_BATCH = 8192
 
 
 def locate_model(model: str) -> str:
-    """A model folder as an absolute path, or a hub id as it is. Raises `InputError` for anything else."""
+    """A model folder as an absolute path, or a hub id as it is. Raises `InputError` for anything else.
+
+    What looks like a path, or has a folder for its first part, is never asked of the hub: it is a slip of the pen.
+    """
+    if not isinstance(model, (str, Path)) or not str(model).strip() or "\0" in str(model):
+        raise InputError(f"a model is a folder or a hub id, found {model!r:.100}")
+    model = str(model)
     path = Path(model).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         if not (path / "config.json").is_file():
-            raise InputError("is a folder but no model (it has no config.json)", file=path)
+            raise InputError("is no model folder (it has no config.json)", file=path)
         return str(path.resolve())
-    if path.exists():
+    if os.path.exists(path):
         raise InputError("is a file; a model folder is needed", file=path)
-    if not HUB_ID.fullmatch(model) and ("/" in model or model.startswith(".") or not model):
+    is_path = model.startswith((".", "~", "/")) or (not HUB_ID.fullmatch(model) and "/" in model)
+    if is_path:
         raise InputError("no such model folder", file=model)
+    if "/" in model and path.parent.is_dir():
+        told = f"no such model folder in the folder '{path.parent}' here; for a model of the hub, run from elsewhere"
+        raise InputError(told, file=model)
     return model
+
+
+def read_config(location: str) -> dict[str, Any]:
+    """A model's config.json, read as data: no class of the model is built, none of its code runs."""
+    from transformers import PretrainedConfig
+
+    try:
+        config, _ = PretrainedConfig.get_config_dict(location)
+    except Exception as error:
+        raise _not_loaded(location, error) from error
+    return dict(config)
+
+
+def read_tensors(location: str, prefixes: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """The saved tensors whose names begin with one of `prefixes`, as float32; of safetensors files only."""
+    import torch
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    def file(name: str) -> str | None:
+        path: str | None = cached_file(location, name, _raise_exceptions_for_missing_entries=False)
+        return path
+
+    found: dict[str, torch.Tensor] = {}
+    try:
+        index = file("model.safetensors.index.json")
+        names = ["model.safetensors"]
+        if index:
+            places: dict[str, str] = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+            names = sorted({shard for name, shard in places.items() if name.startswith(prefixes)})
+        for shard in filter(None, map(file, names)):
+            with safe_open(shard, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - not a mapping
+                    if name.startswith(prefixes):
+                        found[name] = tensors.get_tensor(name).to(torch.float32)
+    except Exception as error:
+        raise _not_loaded(location, error) from error
+    return found
 
 
 def load_pretrained(auto: Any, location: str, *, allow_remote_code: bool, **options: Any) -> Any:
@@ -38,20 +88,63 @@ def load_pretrained(auto: Any, location: str, *, allow_remote_code: bool, **opti
     try:
         return auto.from_pretrained(location, trust_remote_code=allow_remote_code, **options)
     except Exception as error:  # not there, no network, another kind of model, a broken file: transformers raises many
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"the model '{location}' cannot be loaded: {text}") from error
+        raise _not_loaded(location, error) from error
 
 
-def load_model(auto: Any, location: str, *, allow_remote_code: bool, head: str | None) -> Any:
-    """A model in evaluation mode, on the GPU if there is one: float32 on a CPU, the saved type on a GPU.
+def _not_loaded(location: str, error: Exception) -> InputError:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    from_hub = not Path(location).is_dir()
+    hint = f". {_convert(location)}" if from_hub and "safetensors" in text and "file named" in text else ""
+    return InputError(f"the model '{location}' cannot be loaded: {text}{hint}")
 
-    Weights come from safetensors only. With `head`, a model whose weights lack any tensor is refused: transformers
-    would fill it with random numbers, and the scores would be noise.
+
+def _convert(location: str) -> str:
+    load = f"AutoModelForSequenceClassification.from_pretrained('{location}')"
+    return (
+        "Weights are read from safetensors files only, because pickle files (.bin) can run code. If you trust these, "
+        f"convert them once: from transformers import *; {load}.save_pretrained('NEW'); "
+        f"AutoTokenizer.from_pretrained('{location}').save_pretrained('NEW')"
+    )
+
+
+def check_weights(location: str) -> None:
+    """Refuses a folder whose only weights are pickle files, and says how to convert them."""
+    folder = Path(location)
+    if folder.is_dir() and not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
+        raise InputError(f"the model '{location}' cannot be loaded: its weights are pickle files. {_convert(location)}")
+
+
+def pick_device(device: str = "") -> str:
+    """`device` if it is there, or without one the GPU if there is one. Raises `InputError` for a device that is not."""
+    import torch
+
+    if not device:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    there = (
+        kind == "cpu"
+        or (kind == "cuda" and torch.cuda.is_available() and int(index or 0) < torch.cuda.device_count())
+        or (kind == "mps" and torch.backends.mps.is_available())
+    )
+    if not there:
+        raise InputError(f"this machine has no device '{device}' that PyTorch can use; leave device= out")
+    return device
+
+
+def load_model(
+    auto: Any, location: str, *, allow_remote_code: bool, head: str | None, dtype: str = "", device: str = ""
+) -> Any:
+    """A model in evaluation mode, on the GPU if there is one: float32 on a CPU, the saved type elsewhere.
+
+    `dtype` and `device` overrule that. Weights come from safetensors only. With `head`, a model whose weights lack any
+    tensor is refused: transformers would fill it with random numbers, and the scores would be noise.
     """
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    options: dict[str, Any] = {"dtype": "auto" if device == "cuda" else torch.float32, "use_safetensors": True}
+    check_weights(location)
+    device = pick_device(device)
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype), "use_safetensors": True}
     with _quiet():
         model, report = load_pretrained(
             auto, location, allow_remote_code=allow_remote_code, output_loading_info=True, **options
@@ -103,16 +196,17 @@ def run_batches(
     *,
     pad_id: Callable[[Sequence[Encoded]], int],
     device: Any,
+    tokens: int = TOKENS_A_BATCH,
 ) -> torch.Tensor:
     """`forward` (batch of padded tensors [b, t] -> [b, ...]) over all of `encoded`, in its order; float32 on the CPU.
 
-    Padding is to the right and masked; `pad_id` says which token it is.
+    Padding is to the right and masked; `pad_id` says which token it is. A batch has at most `tokens` padded tokens.
     """
     import torch
 
     out: list[tuple[int, torch.Tensor]] = []
     with torch.inference_mode():
-        for places in in_batches(encoded):
+        for places in in_batches(encoded, tokens):
             items = [encoded[at] for at in places]
             values = forward({name: item.to(device) for name, item in _padded(items, pad_id(items)).items()})
             out += zip(places, values.float().cpu(), strict=True)

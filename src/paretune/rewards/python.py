@@ -1,4 +1,4 @@
-"""`python:MODULE:FUNCTION`: a Python function with TRL's reward signature, unchanged.
+"""`python:MODULE:FUNCTION`: a Python function with TRL's reward signature, or a rubric of verifiers, unchanged.
 
     def f(prompts, completions, **columns) -> list[float | None]
 
@@ -7,22 +7,26 @@ conversational type (a list of messages, and `[{"role": "assistant", "content": 
 only says so in the spec: `python:MODULE:FUNCTION#chat` gets every row conversational, `#text` every row plain (the
 prompt is then the last user message). The rows' columns come as keyword arguments, those the function names or, with
 `**kwargs`, all. Coroutine functions are awaited. The current folder is searched for the module first.
+Rubrics: see `python_rubric.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
-from paretune.rewards.base import RewardKind, check_scores, last_text
+from paretune.rewards.awaiting import finish
+from paretune.rewards.base import Reward, RewardKind, check_scores, last_text
+from paretune.rewards.python_rubric import RubricReward, function_names, is_rubric
 
 Mode = Literal["auto", "chat", "text"]
 MODES: tuple[Mode, ...] = ("chat", "text")
@@ -71,14 +75,14 @@ class PythonReward:
         try:
             result = self.function(**self._accepted(arguments))
             if inspect.isawaitable(result):
-                result = asyncio.run(_finish(result))
+                result = finish(result)
         except InputError:
             raise
         except Exception as error:
             kind = "conversational" if chat else "plain text"
             raise InputError(
-                f"{self.what} raised {type(error).__name__}: {error} (it was given {kind} rows; "
-                f"add #chat or #text to the spec if it wants the other kind)"
+                f"{self.what} raised {type(error).__name__}{_where(columns.get('id'))}: {error} (it was given {kind} "
+                "rows; add #chat or #text to the spec if it wants the other kind)"
             ) from error
         return check_scores(result, len(completions), self.what, columns.get("id"))
 
@@ -105,26 +109,30 @@ class PythonReward:
         return {parameter.name: known[parameter.name] for parameter in parameters if parameter.name in known}
 
 
-async def _finish(result: Any) -> Any:
-    return await result
+def _where(rows: Sequence[Any] | None) -> str:
+    """Which rows a call was about, where they are known."""
+    if not rows:
+        return ""
+    return f" on row '{rows[0]}'" if rows[0] == rows[-1] else f" on rows '{rows[0]}' to '{rows[-1]}'"
 
 
-def _split(rest: str) -> tuple[str, str, Mode]:
-    where, _, mode = rest.partition("#")
+def _split(rest: str) -> tuple[str, str, str]:
+    """Module, name, and what follows the #: a kind of rows, or a rubric's function. Only importing tells which."""
+    where, _, part = rest.partition("#")
     module, colon, function = where.partition(":")
     if not (colon and module and function):
         raise InputError(f"a Python reward is written python:MODULE:FUNCTION, found 'python:{rest}'")
-    if "#" in rest and mode not in MODES:
-        raise InputError(f"unknown kind of rows '#{mode}'.{did_you_mean(mode, MODES)}")
-    return module, function, "chat" if mode == "chat" else "text" if mode == "text" else "auto"
+    if "#" in rest and not part:
+        raise InputError(f"nothing follows the # in 'python:{rest}'; known: {', '.join(MODES)}, a rubric's function")
+    return module, function, part
 
 
 def _check(rest: str) -> None:
     _split(rest)
 
 
-def load_function(module_name: str, function_name: str) -> Callable[..., Any]:
-    """Import a function by name, the current folder first. Raises `InputError`."""
+def load_function(module_name: str, function_name: str) -> Any:
+    """Import a function or a rubric by name, the current folder first. Raises `InputError`."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     importlib.invalidate_caches()
@@ -140,25 +148,64 @@ def load_function(module_name: str, function_name: str) -> Callable[..., Any]:
         if here not in sys.path:
             sys.path.append(here)  # for what the function itself imports later
     try:
-        function = functools.reduce(getattr, function_name.split("."), module)
+        found = functools.reduce(getattr, function_name.split("."), module)
     except AttributeError:
-        names = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
+        names = [name for name, item in vars(module).items() if _usable(item) and not name.startswith("_")]
         hint = did_you_mean(function_name, names) if names else " It has no function."
         raise InputError(f"the Python module '{module_name}' has no function '{function_name}'.{hint}") from None
-    if not callable(function):
-        raise InputError(f"'{function_name}' in the Python module '{module_name}' is no function")
-    found: Callable[..., Any] = function
+    if not _usable(found):
+        what = "a class; name an object of it" if inspect.isclass(found) else "no function"
+        raise InputError(f"'{function_name}' in the Python module '{module_name}' is {what}")
     return found
 
 
-def _build(rest: str, allow_remote_code: bool) -> PythonReward:
-    module, function, mode = _split(rest)
-    return PythonReward(load_function(module, function), f"the Python reward '{module}:{function}'", mode)
+def _usable(item: Any) -> bool:
+    return is_rubric(item) or (callable(item) and not inspect.isclass(item))
+
+
+def _build(rest: str, allow_remote_code: bool) -> Reward:
+    module, name, part = _split(rest)
+    found = load_function(module, name)
+    if is_rubric(found):
+        return RubricReward(found, f"the Python rubric '{module}:{name}'", part)
+    if part and part not in MODES:
+        raise InputError(f"unknown kind of rows '#{part}' of 'python:{module}:{name}'.{did_you_mean(part, MODES)}")
+    mode: Mode = "chat" if part == "chat" else "text" if part == "text" else "auto"
+    return PythonReward(found, f"the Python reward '{module}:{name}'", mode)
+
+
+def _expand(rest: str) -> list[tuple[str, str]]:
+    """(function, spec) of every function for `MODULE:RUBRIC#*`; the module is imported."""
+    module, name, part = _split(rest)
+    if part != "*":
+        return [(part or name, rest)]
+    found = load_function(module, name)
+    if not is_rubric(found):
+        raise InputError(f"'python:{rest}' stands for a rubric's functions, and '{name}' is no rubric")
+    return [(each, f"{module}:{name}#{each}") for each in function_names(found)]
+
+
+def _fingerprint(rest: str) -> str:
+    """The hash of the module's source file, found without importing it; "" where that cannot be done."""
+    name = _split(rest)[0]
+    try:
+        own = Path.cwd() / f"{name.replace('.', '/')}.py"
+        spec = None if own.is_file() or "." in name else importlib.util.find_spec(name)
+        source = own if own.is_file() else Path(spec.origin) if spec and spec.origin else None
+        return hashlib.sha256(source.read_bytes()).hexdigest() if source else ""
+    except (OSError, ValueError, ImportError):
+        return ""
 
 
 KIND = RewardKind(
     prefix="python",
-    listed=(("python:MODULE:FUNCTION", "a Python function with TRL's reward signature (#chat, #text)"),),
+    listed=(
+        ("python:MODULE:FUNCTION", "a Python function with TRL's reward signature (#chat, #text)"),
+        ("python:MODULE:RUBRIC[#FUNCTION]", "a rubric of verifiers, or one of its functions (#* for all)"),
+    ),
     build=_build,
     check=_check,
+    expand=_expand,
+    fingerprint=_fingerprint,
+    shares=lambda rest: "",
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paretune.data import ReadReport, Row, read_rows
+from paretune.data import ReadReport, Row, iter_rows, read_rows
 from paretune.errors import InputError
 
 
@@ -225,6 +225,34 @@ def test_a_repeated_id_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 3, field 'id'.*'x', first used in line 1"):
         read_rows(path)
     assert [row.text for row in read_rows(path, skip_bad_rows=True)] == ["a", "b"]
+
+
+def test_rows_come_one_at_a_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", {"prompt": "a"}, "broken", {"prompt": "b"}, {"prompt": "c", "id": "row-1"})
+    report = ReadReport()
+    rows = iter_rows(path, skip_bad_rows=True, report=report)
+    assert next(rows).id == "row-1" and (report.rows, report.bad) == (1, 0)
+    assert next(rows).id == "row-3" and (report.rows, report.bad) == (2, 1)
+    assert list(rows) == [] and (report.rows, report.bad) == (2, 2)
+    strict = iter_rows(path)
+    assert next(strict).text == "a"
+    with pytest.raises(InputError, match="line 2"):
+        next(strict)
+
+
+def test_an_id_is_unique_over_the_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        write(tmp_path / name, {"id": "same", "prompt": name})
+    with pytest.raises(InputError, match=r"b\.jsonl, line 1, field 'id': two rows have the same id"):
+        read_rows(tmp_path)
+
+
+def test_a_row_that_is_nested_too_deeply_is_bad(tmp_path: Path) -> None:
+    for depth, bad in ((500, 0), (990, 1), (5000, 1)):
+        deep = '{"prompt": "a", "x": ' + "[" * depth + "]" * depth + "}"
+        report = ReadReport()
+        read_rows(write(tmp_path / "rows.jsonl", {"prompt": "a"}, deep), skip_bad_rows=True, report=report)
+        assert (report.rows, report.bad) == (2 - bad, bad)
 
 
 def test_same_causes_are_counted_together(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from paretune.data import Row, objectives_path, read_rows, store_objectives, stored_objectives, write_rows
+from paretune.data import Completion, Row, objectives_path, read_rows, store_objectives, stored_objectives, write_rows
 from paretune.errors import InputError
 from paretune.profile import Objective
 
@@ -59,7 +60,8 @@ def test_objectives_lie_beside_the_rows(tmp_path: Path, name: str) -> None:
         ('{"format": 1, "objectives": [{"nme": "a"}]}', "'name'"),
         ('{"format": 1, "objectives": [{"name": "a", "spek": ""}]}', "Did you mean 'spec'"),
         ('{"format": 1, "objectives": [{"name": "a"}, {"name": "a"}]}', "two objectives"),
-        ('{"format": 1, "objectives": [{"name": "a", "scale": {"kind": "minmax", "low": "x"}}]}', "broken objective"),
+        ('{"format": 1, "objectives": [{"name": "a", "scale": {"kind": "minmax", "low": "x"}}]}', "low must be"),
+        ('{"format": 1, "objectives": [{"name": "a", "phrases": 5}]}', "phrases must be"),
     ],
 )
 def test_a_broken_objectives_file(tmp_path: Path, content: str, cause: str) -> None:
@@ -73,3 +75,35 @@ def test_stored_json_is_plain(tmp_path: Path) -> None:
     store_objectives(tmp_path / "rows.jsonl", [Objective("a", "column:a")])
     data = json.loads((tmp_path / "rows.objectives.json").read_text())
     assert data["objectives"] == [{"name": "a", "spec": "column:a", "direction": "maximise", "scale_kind": "quantile"}]
+
+
+def test_parquet_is_written_in_a_stream_whose_columns_come_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paretune.data.write._BATCH", 2)
+    rows = [
+        Row(
+            ROW.prompt,
+            () if at == 2 else (Completion("x", {"a": float(at)} | ({"late": None} if at > 3 else {})),),
+            id=str(at),
+            extra={"number": at if at < 3 else at + 0.5} | ({"late": ["z"]} if at == 5 else {}),
+        )
+        for at in range(6)
+    ]
+    taken: list[int] = []
+
+    def stream() -> Iterator[Row]:
+        for at, row in enumerate(rows):
+            taken.append(at)
+            yield row
+
+    assert write_rows(tmp_path / "rows.parquet", stream()) == 6 == len(taken)
+    found = read_rows(tmp_path / "rows.parquet")
+    assert [row.extra for row in found] == [row.extra for row in rows]
+    assert [[item.scores["a"] for item in row.completions] for row in found] == [[0.0], [1.0], [], [3.0], [4.0], [5.0]]
+    assert found[5].completions[0].scores == {"a": 5.0, "late": None}
+    assert [item.name for item in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_no_rows_are_an_empty_parquet_file(tmp_path: Path) -> None:
+    assert write_rows(tmp_path / "new" / "rows.parquet", []) == 0

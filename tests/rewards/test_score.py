@@ -12,7 +12,6 @@ from paretune.data import Completion, Row, read_rows, store_objectives, stored_o
 from paretune.errors import InputError
 from paretune.profile import Objective
 from paretune.rewards import parse_objective, score, score_rows, score_texts
-from paretune.rewards.summary import spearman, summarise
 
 PROMPT = [{"role": "user", "content": "p"}]
 
@@ -161,58 +160,5 @@ def test_new_texts() -> None:
     assert score_texts([], [], objectives) == []
 
 
-def summary_of(**columns: list[float | None]) -> Any:
-    count = len(next(iter(columns.values())))
-    answers = [
-        Completion("word " * (at + 1), {name: values[at] for name, values in columns.items()}) for at in range(count)
-    ]
-    return summarise([Row(PROMPT, tuple(answers))], [Objective(name) for name in columns])
-
-
-def test_summary_numbers_by_hand() -> None:
-    (item,) = summary_of(a=[1.0, 3.0, None, 5.0, 3.0])
-    assert (item.n, item.missing, item.mean) == (4, 1, 3.0)
-    assert item.std == pytest.approx(2**0.5)
-    assert item.quantiles["0"] == 1.0 and item.quantiles["0.5"] == 3.0 and item.quantiles["1"] == 5.0
-    # ranks 1, 2.5, 4, 2.5 against 1, 2, 3, 4 (lengths 1, 2, 4, 5): covariance 3, deviations sqrt(4.5) and sqrt(5)
-    assert item.length_correlation == pytest.approx(3 / (4.5 * 5) ** 0.5)
-
-
-@pytest.mark.parametrize(
-    ("scores", "warning"),
-    [
-        ([2.0] * 6, "constant: all scores are 2"),
-        ([None] * 6, "no completion could be scored"),
-        ([1.0, None, 0.5, 0.2, 0.9, 0.3], "1 of 6 completions could not be scored"),
-        ([1.0, 1.0, 0.0, 1.0, 1.0, 0.5], "saturated: 67% of scores are at the highest value"),
-        ([0.0, 0.0, 0.0, 1.0, 0.0, 0.5], "saturated: 67% of scores are at the lowest value"),
-        ([1.0, 2.0, 3.0, 4.0, 6.0, 5.0], "mostly measures length"),
-    ],
-)
-def test_summary_warnings(scores: list[float | None], warning: str) -> None:
-    (item,) = summary_of(a=scores)
-    assert any(warning in text for text in item.warnings), item.warnings
-
-
-def test_sound_scores_warn_of_nothing() -> None:
-    (item,) = summary_of(a=[3.0, 1.0, 2.0, 5.0, 0.0, 4.0])
-    assert item.warnings == []
-
-
-def test_duplicates_are_found_in_either_direction() -> None:
-    values = [3.0, 1.0, 2.0, 5.0, 0.0, 4.0]
-    one, two, three = summary_of(a=values, b=[-value for value in values], c=[1.0, 5.0, 2.0, 4.0, 3.0, 0.0])
-    assert "duplicates 'a' (rank correlation -1.00)" in two.warnings[0]
-    assert one.warnings == [] == three.warnings
-
-
 def test_length_itself_is_not_blamed_for_measuring_length(rows: Path, tmp_path: Path) -> None:
     assert score(rows, ["b=lexical:brevity"], tmp_path / "out.jsonl").warnings == []
-
-
-def test_spearman_needs_spread_and_three_points() -> None:
-    import numpy as np
-
-    assert spearman(np.array([1.0, 2.0]), np.array([1.0, 2.0])) is None
-    assert spearman(np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0, 3.0])) is None
-    assert spearman(np.array([1.0, 2.0, 9.0, np.nan]), np.array([2.0, 1.0, 0.0, 5.0])) == pytest.approx(-1.0)

@@ -51,7 +51,6 @@ def test_relevance_has_phrases_with_any_encoder() -> None:
         ("x=embed:relevance@", "after the @"),
         ("x=column:", "column:NAME"),
         ("x=python:module", "python:MODULE:FUNCTION"),
-        ("x=python:module:f#cat", "Did you mean 'chat'"),
         ("x=hf:", "hf:MODEL"),
         ("x=hf:m?input=pear", "Did you mean 'pair'"),
     ],
@@ -63,7 +62,9 @@ def test_bad_specs(text: str, cause: str) -> None:
 
 def test_every_listed_prefix_is_known() -> None:
     listed = list_rewards()
-    assert {spec.split(":")[0] for spec, _ in listed} == {"lexical", "embed", "column", "python", "hf"}
+    assert {spec.split(":")[0] for spec, _ in listed} == {
+        *("lexical", "embed", "column", "python", "hf", "judge", "ensemble", "gate", "trained"),
+    }
     assert all(text and "\n" not in text for _, text in listed)
 
 

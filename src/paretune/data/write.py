@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from paretune.data.rows import Row
 from paretune.errors import InputError
@@ -15,6 +18,8 @@ FORMAT = 1
 """Version of the objectives file."""
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+_BATCH = 1024
+"""Rows of a Parquet row group."""
 
 
 def check_rows_target(path: Path | str, *, overwrite: bool = True) -> Path:
@@ -34,24 +39,64 @@ def write_rows(path: Path | str, rows: Iterable[Row]) -> int:
     """Write rows to JSONL, JSONL.gz or Parquet by the file's ending, atomically; returns their number."""
     path = check_rows_target(path)
     if path.name.lower().endswith(".parquet"):
-        return _write_parquet(path, list(rows))
+        return _write_parquet(path, rows)
     return write_jsonl(path, (row.to_dict() for row in rows))
 
 
-def _write_parquet(path: Path, rows: Sequence[Row]) -> int:
+def _write_parquet(path: Path, rows: Iterable[Row]) -> int:
+    """A Parquet file has one schema, which is known when the last row is: rows wait in a file beside the target."""
+    import pyarrow
+
+    folder = check_parent(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryFile(dir=folder) as file:
+            schema, count = _spool(file, rows)
+            file.seek(0)
+            with atomic_file(path) as target:
+                _copy_spool(file, schema, target)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"the rows do not fit a Parquet table ({error}); write .jsonl instead", file=path) from None
+    return count
+
+
+def _spool(file: IO[bytes], rows: Iterable[Row]) -> tuple[Any, int]:
+    """Write rows as Arrow streams, one a batch since each has a schema of its own; the schema of all, and their number.
+
+    A column that only some rows have is null in the others; whole numbers become floats where some are.
+    """
+    import pyarrow
+
+    schema, count = pyarrow.schema([]), 0
+    for batch in _batches(rows):
+        # a column has one type, so a prompt is a list of messages in every row
+        values: list[dict[str, Any]] = [row.to_dict() | {"prompt": row.prompt} for row in batch]
+        names = dict.fromkeys(name for value in values for name in value)
+        table = pyarrow.table({name: [value.get(name) for value in values] for name in names})
+        schema = pyarrow.unify_schemas([schema, table.schema], promote_options="permissive")
+        with pyarrow.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        count += len(batch)
+    return schema, count
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    source = iter(rows)
+    while batch := list(islice(source, _BATCH)):
+        yield batch
+
+
+def _copy_spool(file: IO[bytes], schema: Any, target: IO[bytes]) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    # a column has one type, so a prompt is a list of messages in every row
-    values: list[dict[str, Any]] = [row.to_dict() | {"prompt": row.prompt} for row in rows]
-    names = list(dict.fromkeys(name for value in values for name in value))
-    try:
-        table = pyarrow.table({name: [value.get(name) for value in values] for name in names})
-        with atomic_file(path) as file:
-            parquet.write_table(table, file)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"the rows do not fit a Parquet table ({error}); write .jsonl instead", file=path) from None
-    return len(rows)
+    with parquet.ParquetWriter(target, schema) as writer:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        while file.tell() < end:
+            with pyarrow.ipc.open_stream(file) as stream:
+                table = stream.read_all()
+            writer.write_table(pyarrow.concat_tables([schema.empty_table(), table], promote_options="permissive"))
 
 
 def objectives_path(path: Path | str) -> Path:
@@ -79,8 +124,6 @@ def stored_objectives(path: Path | str) -> list[Objective] | None:
         check_names(objectives)
     except InputError as error:
         raise InputError(error.message, file=beside) from None
-    except (TypeError, ValueError) as error:
-        raise InputError(f"holds a broken objective ({error})", file=beside) from None
     return objectives
 
 

@@ -53,7 +53,15 @@ class RewardKind:
 
     `build(rest, allow_remote_code)` makes the reward from what follows the prefix; `check(rest)` refuses a bad spec
     without loading anything; `phrases(rest)` gives the renderer's five phrases, or none; `listed` are the lines of
-    `paretune objectives`. `parallel` is False for a reward that must live in one process (it keeps a rate limit).
+    `paretune objectives`. `parallel` is False for a reward that must live in one process (it keeps a rate limit). Where
+    `can_score_new` or `parallel` depends on the spec (an ensemble is what its members are), it is a function of `rest`.
+
+    Optional hooks, each of which loads no model:
+    `expand(rest)` gives (label, rest) of every output that `rest` stands for (`hf:MODEL#*`); it may read a config.
+    `fingerprint(rest)` is a short text that changes when the scores would (the hash of a word list, of a source file).
+    `shares(rest)` names the model behind it: objectives that share one are scored in one pass over the rows, batch by
+    batch; "" is for what holds no model to speak of, None for what shares with nobody.
+    `release()` forgets the models that the kind keeps loaded; `score` calls it between models.
     """
 
     prefix: str
@@ -61,8 +69,20 @@ class RewardKind:
     build: Callable[[str, bool], Reward]
     check: Callable[[str], None]
     phrases: Callable[[str], Phrases] = field(default=lambda rest: ())
-    can_score_new: bool = True
-    parallel: bool = True
+    can_score_new: bool | Callable[[str], bool] = True
+    parallel: bool | Callable[[str], bool] = True
+    expand: Callable[[str], list[tuple[str, str]]] | None = None
+    fingerprint: Callable[[str], str] = field(default=lambda rest: "")
+    shares: Callable[[str], str | None] = field(default=lambda rest: None)
+    release: Callable[[], None] = field(default=lambda: None)
+
+    def scores_new(self, rest: str) -> bool:
+        """Whether the reward of `rest` can measure answers that are not in the data."""
+        return self.can_score_new(rest) if callable(self.can_score_new) else self.can_score_new
+
+    def runs_parallel(self, rest: str) -> bool:
+        """Whether the reward of `rest` may be built in several processes at once."""
+        return self.parallel(rest) if callable(self.parallel) else self.parallel
 
 
 def check_scores(values: Any, count: int, what: str, rows: Sequence[Any] | None = None) -> list[float | None]:
@@ -75,13 +95,16 @@ def check_scores(values: Any, count: int, what: str, rows: Sequence[Any] | None 
         raise InputError(f"{what} must return a list of numbers, found {type(values).__name__}{hint}")
     if len(values) != count:
         raise InputError(f"{what} returned {len(values)} scores for {count} completions; one a completion is needed")
-    where = [f"index {at}" + (f" (row '{rows[at]}')" if rows else "") for at in range(count)]
-    return [_check_score(value, place, what) for value, place in zip(values, where, strict=True)]
+    return [
+        value if type(value) is float and math.isfinite(value) else _check_score(value, at, what, rows)
+        for at, value in enumerate(values)
+    ]
 
 
-def _check_score(value: Any, where: str, what: str) -> float | None:
+def _check_score(value: Any, at: int, what: str, rows: Sequence[Any] | None) -> float | None:
     if value is None:
         return None
+    where = f"index {at}" + (f" (row '{rows[at]}')" if rows else "")
     if not isinstance(value, numbers.Real):  # bool and numpy's numbers are; text and tensors are not
         raise InputError(f"{what} gave {type(value).__name__} at {where}; a number or None is needed")
     try:

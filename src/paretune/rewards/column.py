@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from paretune.data.rows import Messages
@@ -21,9 +22,14 @@ class ColumnReward:
         self, prompts: list[Messages], completions: list[str], columns: dict[str, list[Any]]
     ) -> list[float | None]:
         """The column's values. Raises `InputError` when there is no such column or a value is no number."""
-        if self.column not in columns:
-            raise InputError(f"no row has a score or column '{self.column}'.{did_you_mean(self.column, columns)}")
+        require_column(self.column, columns)
         return check_scores(columns[self.column], len(completions), f"column '{self.column}'", columns.get("id"))
+
+
+def require_column(column: str, names: Collection[str]) -> None:
+    """Raise `InputError` unless some row has the column."""
+    if column not in names:
+        raise InputError(f"no row has a score or column '{column}'.{did_you_mean(column, names)}")
 
 
 def _check(rest: str) -> None:
@@ -42,4 +48,5 @@ KIND = RewardKind(
     build=_build,
     check=_check,
     can_score_new=False,
+    shares=lambda rest: "",
 )

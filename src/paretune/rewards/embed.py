@@ -133,4 +133,6 @@ KIND = RewardKind(
     build=_build,
     check=_check,
     phrases=lambda rest: PHRASES.get(rest.partition("@")[0], ()),
+    shares=lambda rest: _split(rest) or DEFAULT_PACKAGE,
+    release=load_encoder.cache_clear,
 )

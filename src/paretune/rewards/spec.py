@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import re
+import sys
 from importlib import import_module
 
 from paretune.errors import InputError, did_you_mean
@@ -15,6 +18,10 @@ _BUILT_IN = {
     "column": "paretune.rewards.column",
     "python": "paretune.rewards.python",
     "hf": "paretune.rewards.hf",
+    "judge": "paretune.rewards.judge",
+    "ensemble": "paretune.rewards.ensemble",
+    "gate": "paretune.rewards.gate",
+    "trained": "paretune.reward_model.reward",
 }
 """Prefix -> the module whose `KIND` it is. Named, not imported: one may live on a higher floor of the house."""
 
@@ -77,9 +84,44 @@ def find_kind(spec: str) -> tuple[RewardKind, str]:
     return _KINDS[prefix], rest
 
 
-def _spec_of(objective: Objective) -> str:
+def expand_objective(text: str) -> list[Objective]:
+    """As `parse_objective`, but `*=SPEC` and `PREFIX.*=SPEC` give one objective an output of the spec's model.
+
+    They are named after the outputs: `*=hf:MODEL#*` gives `toxic`, `insult`, ...; with `judge.*` `judge_toxic`, ....
+
+    Raises:
+        InputError: as `parse_objective`; a `*` whose spec has no outputs to stand for.
+    """
+    name, equals, spec = text.partition("=")
+    name, spec = name.strip(), spec.strip()
+    if not equals or "*" not in name:
+        return [parse_objective(text)]
+    stem = name.removeprefix("-").removesuffix("*").removesuffix(".")
+    kind, rest = find_kind(spec)
+    if not name.endswith("*") or "*" in stem or (stem and not name.endswith(".*")):
+        raise InputError(f"an objective for every output is written *=SPEC or PREFIX.*=SPEC, found '{text}'")
+    if kind.expand is None:
+        raise InputError(f"'{name}' asks for every output, and '{spec}' has one only; give it a name")
+    kind.check(rest)
+    sign = "-" if name.startswith("-") else ""
+    outputs = [(_output_name(stem, label), part) for label, part in kind.expand(rest)]
+    return [parse_objective(f"{sign}{each}={kind.prefix}:{part}") for each, part in outputs]
+
+
+def _output_name(stem: str, label: str) -> str:
+    """An objective's name from a label, which may be any text: `helpsteer-helpfulness` -> `helpsteer_helpfulness`."""
+    name = "_".join(filter(None, [stem, re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")]))
+    return name if name[:1].isalpha() else f"output_{name}"
+
+
+def spec_of(objective: Objective) -> str:
     """An objective without a spec came with the data: its column is its name."""
     return objective.spec or f"column:{objective.name}"
+
+
+def kind_of(objective: Objective) -> tuple[RewardKind, str]:
+    """The kind of an objective's reward, and what follows the prefix in its spec."""
+    return find_kind(spec_of(objective))
 
 
 def build_reward(objective: Objective, *, allow_remote_code: bool = False) -> Reward:
@@ -88,10 +130,27 @@ def build_reward(objective: Objective, *, allow_remote_code: bool = False) -> Re
     `allow_remote_code` lets `hf:` and `embed:` models run the code that their repository brings; off by default.
     Raises `InputError` for anything that cannot be built.
     """
-    kind, rest = find_kind(_spec_of(objective))
+    kind, rest = kind_of(objective)
     return kind.build(rest, allow_remote_code)
 
 
 def can_score_new(objective: Objective) -> bool:
     """Whether the objective can measure answers that are not in the data; loads nothing."""
-    return find_kind(_spec_of(objective))[0].can_score_new
+    kind, rest = kind_of(objective)
+    return kind.scores_new(rest)
+
+
+def runs_parallel(objective: Objective) -> bool:
+    """Whether the objective's reward may be built in several processes at once."""
+    kind, rest = kind_of(objective)
+    return kind.runs_parallel(rest)
+
+
+def release_models() -> None:
+    """Forget the models that rewards keep loaded, and give their memory back, on a GPU too."""
+    loaded = [import_module(home).KIND for home in _BUILT_IN.values() if home in sys.modules]
+    for kind in [*loaded, *_KINDS.values()]:
+        kind.release()
+    gc.collect()
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+        sys.modules["torch"].cuda.empty_cache()

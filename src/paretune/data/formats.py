@@ -1,4 +1,6 @@
-"""From a raw JSON object to a `Row`: our own row contract, TRL's data set types and HH-RLHF transcripts.
+"""From an object to a checked `Row`: our own row contract, TRL's data set types and HH-RLHF transcripts.
+
+Other formats become such objects first (`adapters`).
 
     {"prompt": ..., "completions": [...]}      the row contract
     {"prompt": ...}                            TRL prompt-only
@@ -13,19 +15,22 @@ text or a list of one assistant message. Every check raises `BadRow` with the fi
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
+from paretune.data.records import BadRow, show
 from paretune.data.rows import Completion, Message, Messages, Row
-from paretune.data.sources import BadRow, show
 
 ROLES = ("system", "user", "assistant")
 LABELS = ("chosen", "rejected")
 _ANSWER_KEYS = ("completions", "completion", "chosen", "rejected")
-_TURN = re.compile(r"(?:\A\n{0,2}|\n\n)(Human|Assistant):(?: |\Z)")
+ROW_KEYS = ("id", "prompt", "wanted", "preferences", *_ANSWER_KEYS)
+TURN = re.compile(r"(?:\A\n{0,2}|\n\n)(Human|Assistant):(?: |\Z)")
+"""Where a turn of an HH-RLHF transcript begins."""
 _HH_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
@@ -42,15 +47,25 @@ def parse_row(value: Any) -> Row:
     else:
         prompt = _prompt(value.get("prompt"), "prompt", missing="prompt" not in value)
         if "completion" in answers:
-            completions = (Completion(_answer(value["completion"], "completion")),)
+            completions = (Completion(answer_text(value["completion"], "completion")),)
         else:
             completions = _completions(value.get("completions"))
-    extra = {key: item for key, item in value.items() if key not in ("id", "prompt", "wanted", *_ANSWER_KEYS)}
-    return Row(prompt, completions, _id(value.get("id")), _wanted(value.get("wanted")), extra)
+    extra = {key: item for key, item in value.items() if key not in ROW_KEYS}
+    preferences = _preferences(value.get("preferences"), len(completions))
+    return Row(prompt, completions, _id(value.get("id")), _wanted(value.get("wanted")), extra, preferences)
 
 
 def check_values(value: Any, path: str) -> None:
     """Refuse, anywhere in a row, what UTF-8 JSON cannot hold: NaN, infinity, lone surrogates, bytes."""
+    try:  # in C, for every row; the look at each value is for the bad ones alone
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError):
+        _name_bad_value(value, path)
+    except RecursionError:
+        raise BadRow("a row must not be nested hundreds of levels deep", field=path or None) from None
+
+
+def _name_bad_value(value: Any, path: str) -> None:
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
             raise BadRow(
@@ -63,11 +78,11 @@ def check_values(value: Any, path: str) -> None:
             )
     elif isinstance(value, dict):
         for key, item in value.items():
-            check_values(str(key), f"{path}.{ascii(key)[1:-1]}".lstrip("."))
-            check_values(item, f"{path}.{key}".lstrip("."))
+            _name_bad_value(str(key), f"{path}.{ascii(key)[1:-1]}".lstrip("."))
+            _name_bad_value(item, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            check_values(item, f"{path}[{index}]")
+            _name_bad_value(item, f"{path}[{index}]")
     elif value is not None and not isinstance(value, (bool, int)):
         raise BadRow("a value must be JSON (text, number, list, object)", field=path, found=type(value).__name__)
 
@@ -123,7 +138,7 @@ def _message(value: Any, field: str, *, first: bool) -> Message:
     return {"role": role, "content": content}
 
 
-def _answer(value: Any, field: str) -> str:
+def answer_text(value: Any, field: str) -> str:
     """A completion's text: a string, or TRL's list of one assistant message."""
     if isinstance(value, str):
         return value
@@ -192,6 +207,36 @@ def _wanted(value: Any) -> dict[str, float] | None:
     return out or None
 
 
+def _preferences(value: Any, count: int) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Objective -> (winner, loser) pairs of indices; one pair may stand without the outer list."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise BadRow(
+            "'preferences' must be an object from objective to [winner, loser] or a list of such pairs",
+            field="preferences",
+            found=show(value),
+        )
+    out = {}
+    for name, item in value.items():
+        single = isinstance(item, list) and len(item) == 2 and not any(isinstance(each, list) for each in item)
+        pairs = [item] if single else item
+        if pairs is not None and not isinstance(pairs, list):
+            raise BadRow("a preference is [winner, loser] or a list of such pairs", field=f"preferences.{name}")
+        checked = tuple(_indices(pair, count, f"preferences.{name}[{at}]") for at, pair in enumerate(pairs or ()))
+        if checked:
+            out[name] = checked
+    return out
+
+
+def _indices(pair: Any, count: int, field: str) -> tuple[int, int]:
+    whole = isinstance(pair, list) and len(pair) == 2 and all(type(each) is int for each in pair)
+    if not whole or not all(0 <= each < count for each in pair) or pair[0] == pair[1]:
+        cause = "a preference is [winner, loser], the indices of two different completions of the row"
+        raise BadRow(cause, field=field, found=f"{show(pair)} of {count} completions")
+    return pair[0], pair[1]
+
+
 def _preference(value: dict[str, Any]) -> tuple[Messages, tuple[Completion, ...]]:
     """TRL's preference type, with or without an explicit prompt, and HH-RLHF transcripts."""
     chosen, rejected = (value.get(label) for label in LABELS)
@@ -209,7 +254,7 @@ def _preference(value: dict[str, Any]) -> tuple[Messages, tuple[Completion, ...]
         texts = [_after_prompt(value[label], label, prompt) for label in LABELS]
     elif isinstance(chosen, str):
         assert isinstance(rejected, str)
-        transcript = _TURN.match(chosen) and _TURN.match(rejected)
+        transcript = TURN.match(chosen) and TURN.match(rejected)
         prompt, texts = _transcripts(chosen, rejected) if transcript else _shared_text(chosen, rejected)
     else:
         prompt, texts = _shared_turns(*(_messages(value[label], label) for label in LABELS))
@@ -221,8 +266,8 @@ def _after_prompt(value: Any, field: str, prompt: Messages) -> str:
     if isinstance(value, list) and len(value) > 1:
         messages = _messages(value, field)
         if messages[: len(prompt)] == prompt:
-            return _answer(value[len(prompt) :], field)
-    return _answer(value, field)
+            return answer_text(value[len(prompt) :], field)
+    return answer_text(value, field)
 
 
 def _shared_text(chosen: str, rejected: str) -> tuple[Messages, list[str]]:
@@ -244,7 +289,7 @@ def _shared_turns(chosen: Messages, rejected: Messages) -> tuple[Messages, list[
     if same <= 0:
         raise BadRow("there is no prompt: 'chosen' and 'rejected' do not begin with the same message", field="prompt")
     prompt = _prompt([dict(message) for message in chosen[:same]], "chosen")
-    return prompt, [_answer(side[same:], label) for side, label in zip((chosen, rejected), LABELS, strict=True)]
+    return prompt, [answer_text(side[same:], label) for side, label in zip((chosen, rejected), LABELS, strict=True)]
 
 
 def parse_transcript(text: str, field: str = "chosen") -> Messages:
@@ -253,7 +298,7 @@ def parse_transcript(text: str, field: str = "chosen") -> Messages:
     The words inside a turn stay what they are. Turns of the same speaker in a row (they occur in the published data)
     are one message.
     """
-    parts = _TURN.split(text)
+    parts = TURN.split(text)
     messages: Messages = []
     for speaker, said in zip(parts[1::2], parts[2::2], strict=True):
         role, said = _HH_ROLES[speaker], said.strip()
@@ -267,4 +312,8 @@ def parse_transcript(text: str, field: str = "chosen") -> Messages:
 
 
 def _transcripts(chosen: str, rejected: str) -> tuple[Messages, list[str]]:
-    return _shared_turns(parse_transcript(chosen, "chosen"), parse_transcript(rejected, "rejected"))
+    sides = [parse_transcript(side, label) for side, label in zip((chosen, rejected), LABELS, strict=True)]
+    for messages, label in zip(sides, LABELS, strict=True):
+        if messages[-1]["role"] != "assistant":
+            raise BadRow("the transcript ends with the human; its answer is missing", field=label)
+    return _shared_turns(*sides)

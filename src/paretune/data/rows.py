@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paretune.errors import InputError
-
 Message = dict[str, str]
 """{"role": "system" | "user" | "assistant", "content": text}"""
 Messages = list[Message]
@@ -40,13 +38,18 @@ class Completion:
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt (a conversation that ends with the user), its completions, perhaps a person's wanted profile."""
+    """A prompt (a conversation that ends with the user), its completions, perhaps a person's wanted profile.
+
+    `preferences` holds, per objective, which completion is preferred to which other: (winner, loser) as indices into
+    `completions`. It is for data with several orders of the same answers, where one pair of labels cannot say them all.
+    """
 
     prompt: Messages
     completions: tuple[Completion, ...] = ()
     id: str = ""
     wanted: Mapping[str, float] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    preferences: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -61,19 +64,9 @@ class Row:
             out["completions"] = [completion.to_dict() for completion in self.completions]
         if self.wanted is not None:
             out["wanted"] = dict(self.wanted)
+        if self.preferences:
+            out["preferences"] = {name: [list(pair) for pair in pairs] for name, pairs in self.preferences.items()}
         return out | self.extra
-
-
-def as_messages(prompt: str | Messages) -> Messages:
-    """A prompt as a conversation: plain text is one user message."""
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if not isinstance(prompt, list) or not all(isinstance(each, dict) for each in prompt):
-        raise InputError(f"a prompt is text or a list of messages, found {type(prompt).__name__}")
-    for message in prompt:
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-            raise InputError(f"a message has a role and a content, both text; found {message!r:.200}")
-    return prompt
 
 
 def prompt_key(messages: Sequence[Mapping[str, str]]) -> str:

@@ -1,8 +1,8 @@
-"""Where rows come from: JSON Lines (plain or gzip), text, Parquet, dataset folders, data sets of the Hugging Face hub.
+"""Where rows come from: JSON Lines, JSON arrays, CSV, TSV, text (also gzip), Parquet, dataset folders, the hub.
 
-Everything is turned into a stream of `Record`s, each with the file and line (in Parquet and hub data: the row's number)
-it came from. A record that cannot be had (broken JSON, no UTF-8) carries a `BadRow` in place of a value, so that the
-reader can stop there or skip and count it.
+Everything is turned into a stream of `Record`s, each with the file and line it came from (in Parquet, JSON arrays and
+hub data: the row's number). A record that cannot be had (broken JSON, no UTF-8) carries a `BadRow` in place of a value,
+so that the reader can stop there or skip and count it.
 """
 
 from __future__ import annotations
@@ -12,42 +12,35 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from paretune.data.csv_rows import csv_records
+from paretune.data.json_array import array_records
+from paretune.data.records import BadRow, Record
 from paretune.errors import InputError, did_you_mean
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_SUFFIXES = (".jsonl", ".json", ".ndjson", ".txt")
+_HUB_DATA = re.compile(rf"({HUB_ID.pattern})(?:/([\w./-]+))?")
+"""A data set, and perhaps its configuration or the folder in it."""
+_KINDS = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".txt": "text",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+}
 _SPLITS = ("train", "validation", "valid", "dev", "test")
 
 
-class BadRow(Exception):
-    """Why a row cannot be used: the field, the cause (the same text for all rows of that kind) and what was found."""
-
-    def __init__(self, cause: str, *, field: str | None = None, found: str = "") -> None:
-        self.cause, self.field, self.found = cause, field, found
-        super().__init__(f"{cause}; found {found}" if found else cause)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One raw row and where it stands."""
-
-    file: str
-    line: int
-    value: Any | BadRow
-
-
-def show(value: Any, limit: int = 60) -> str:
-    """A value as shown in an error: short, and safe to print whatever it holds."""
-    text = ascii(value) if isinstance(value, str) else repr(value).encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def iter_records(path: Path | str) -> Iterator[Record]:
-    """All records of a file, a folder (`FOLDER`, `FOLDER:split`) or a hub data set (`org/name`, `org/name:split`)."""
+    """All records of a file, a folder or a data set of the hub.
+
+    A folder is written `FOLDER` or `FOLDER:split`, a data set `org/name` or `org/name:split`, one of its configurations
+    or folders `org/name/part` or `org/name/part:split`.
+    """
     local = Path(path)
     if local.is_file():
         yield from _file_records(local)
@@ -60,20 +53,15 @@ def iter_records(path: Path | str) -> Iterator[Record]:
         yield from _folder_records(Path(name), split)
         return
     hub, split = (name, split) if name else (str(path), "")
-    if HUB_ID.fullmatch(hub) and _kind(Path(hub)) is None:
+    if _HUB_DATA.fullmatch(hub) and _kind(Path(hub)) is None:
         yield from _hub_records(hub, split or None)
         return
     raise InputError("no such file or folder", file=path)
 
 
 def _kind(path: Path) -> str | None:
-    """jsonl, text, parquet, or None for a file name we do not know."""
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(".parquet"):
-        return "parquet"
-    if name.endswith(_SUFFIXES):
-        return "text" if name.endswith(".txt") else "jsonl"
-    return None
+    """json (lines or an array), csv, text, parquet, or None for a file name we do not know."""
+    return _KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
 
 
 def _file_records(path: Path) -> Iterator[Record]:
@@ -83,16 +71,32 @@ def _file_records(path: Path) -> Iterator[Record]:
         return
     try:
         with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if path.name.endswith(".gz") and not packed:
+            lines = _unpacked(raw)
+            if path.name.endswith(".gz") and lines is raw:
                 raise InputError("is named .gz but is no gzip file", file=path)
-            lines: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-            yield from _line_records(path, lines, text=kind == "text")
+            if kind == "csv":
+                yield from csv_records(path, lines)
+            elif kind != "text" and _is_array(lines):
+                yield from array_records(path, lines)
+            else:
+                yield from _line_records(path, lines, text=kind == "text")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"is a broken or cut-off gzip file ({error})", file=path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+
+
+def _unpacked(raw: BinaryIO) -> Any:
+    """The file's content: gzip is known by how it begins, whatever the name."""
+    packed = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if packed else raw
+
+
+def _is_array(lines: Any) -> bool:
+    """Does the file's text begin with a bracket? (A buffered file, plain or gzip, which stays where it is.)"""
+    start: bytes = lines.peek(1024)
+    return start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
 def _line_records(path: Path, lines: BinaryIO, *, text: bool) -> Iterator[Record]:
@@ -128,11 +132,11 @@ def _parquet_records(path: Path) -> Iterator[Record]:
 
     try:
         with parquet.ParquetFile(path) as table:
-            number = 0
+            number, columns = 0, tuple(table.schema_arrow.names)
             for batch in table.iter_batches(batch_size=1024):
                 for value in batch.to_pylist():
                     number += 1
-                    yield Record(str(path), number, drop_nulls(value))
+                    yield Record(str(path), number, drop_nulls(value), columns)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"is no readable Parquet file ({error})", file=path) from None
 
@@ -159,15 +163,24 @@ def _folder_records(folder: Path, split: str | None) -> Iterator[Record]:
     files = [item for item in sorted([*folder.glob("*"), *folder.glob("data/*")]) if _is_rows_file(item)]
     if not files:
         raise InputError(
-            "is a folder without rows (no .jsonl, .jsonl.gz or .parquet file, and not saved by datasets)", file=folder
+            "is a folder without rows (no .jsonl, .csv or .parquet file, and not saved by datasets)", file=folder
         )
     for file in _pick_split(folder, files, split):
         yield from _file_records(file)
 
 
 def _is_rows_file(path: Path) -> bool:
-    name = path.name.lower().removesuffix(".gz")
-    return path.is_file() and not name.startswith(".") and name.endswith((".jsonl", ".ndjson", ".parquet"))
+    """Rows by the file's name; a .json only when it is an array, since many that lie beside rows describe them."""
+    kind = _kind(path)
+    if kind in (None, "text") or path.name.startswith(".") or not path.is_file():
+        return False
+    if not path.name.lower().removesuffix(".gz").endswith(".json"):
+        return True
+    try:
+        with path.open("rb") as raw:
+            return _is_array(_unpacked(raw))
+    except (EOFError, OSError, zlib.error):  # what is wrong with it is told when it is read
+        return True
 
 
 def _pick_split(folder: Path, files: list[Path], split: str | None) -> list[Path]:
@@ -197,10 +210,8 @@ def _saved_dataset(folder: Path, split: str | None) -> Iterator[Record]:
 
 
 def _hub_records(name: str, split: str | None) -> Iterator[Record]:
-    import datasets
-
     try:
-        data: Any = datasets.load_dataset(name)
+        data = _load_hub(name)
     except Exception as error:  # no network, no such data set, a gated one, a script: the user is told which
         raise InputError(
             f"there is no such local file or folder, and it could not be loaded from the Hugging Face hub: "
@@ -210,9 +221,23 @@ def _hub_records(name: str, split: str | None) -> Iterator[Record]:
     yield from _dataset_records(name, data[_split_name(name, list(data), split)])
 
 
+def _load_hub(name: str) -> Any:
+    import datasets
+
+    found = _HUB_DATA.fullmatch(name)
+    assert found
+    whole, part = found[1], found[2]
+    if part is None:
+        return datasets.load_dataset(whole)
+    if part in datasets.get_dataset_config_names(whole):
+        return datasets.load_dataset(whole, part)
+    return datasets.load_dataset(whole, data_dir=part)
+
+
 def _dataset_records(name: str, data: Any) -> Iterator[Record]:
+    columns = tuple(getattr(data, "column_names", None) or ())
     for number, value in enumerate(data, start=1):
-        yield Record(name, number, drop_nulls(value))
+        yield Record(name, number, drop_nulls(value), columns)
 
 
 def _split_name(name: str, splits: list[str], wanted: str | None) -> str:

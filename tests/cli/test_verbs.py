@@ -24,7 +24,7 @@ class Spy:
         return self.result
 
 
-SAMPLED = SimpleNamespace(rows=2, completions=8, tokens=90, seconds=1.0, dropped=1, resumed=1)
+SAMPLED = SimpleNamespace(rows=2, completions=8, tokens=90, new_tokens=40, seconds=1.0, dropped=1, resumed=1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def test_sample_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPatch
     )
     changed = dict(n=2, vary=Path("v.txt"), max_new_tokens=9, temperature=0.0, top_p=0.5, seed=3, batch_size=5)
     assert spy.options == changed | dict(overwrite=True, skip_bad_rows=True, dtype="float32", progress=NO_PROGRESS)
-    assert "8 completions of 2 prompts" in done.stdout and "1 prompts were dropped" in done.stdout
+    assert "8 completions of 2 prompts, 90 tokens" in done.stdout and "1 prompts were dropped" in done.stdout
+    assert "1 prompts were there from an interrupted run; 40 tokens are of this one" in done.stdout
 
 
 def test_train_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +92,27 @@ def test_evaluate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
     assert done.exit_code == 0, done.output
     assert ([*map(str, spy.arguments[0])], *map(str, spy.arguments[1:])) == (["p", "q"], "d", "o")
     plain = dict(conditions=None, objectives=None, max_prompts=None, max_new_tokens=None, seed=0, overwrite=False)
-    plain |= dict(split="test", bootstrap=1000, control_prompts=16, progress=NO_PROGRESS)
+    plain |= dict(split="test", bootstrap=1000, control_prompts=16, progress=NO_PROGRESS, allow_overlap=False)
     assert spy.options == plain
     for text in ("Sensing helps.", "It beats the mean.", "The head is the limit.", "sensed", "0.250", "report.html"):
         assert text in done.stdout
     options = "--condition none --objective joy --max-prompts 5 --max-new-tokens 6 --seed 7 --split all --bootstrap 8"
     done = invoke(
-        "evaluate", "p", "--data", "d", "--out", "o", *options.split(), "--control-prompts", 0, "--overwrite", "--json"
+        "evaluate",
+        "p",
+        "--data",
+        "d",
+        "--out",
+        "o",
+        *options.split(),
+        "--control-prompts",
+        0,
+        "--overwrite",
+        "--allow-overlap",
+        "--json",
     )
     changed = dict(conditions=["none"], objectives=["joy"], max_prompts=5, max_new_tokens=6, seed=7, overwrite=True)
-    assert spy.options == plain | changed | dict(split="all", bootstrap=8, control_prompts=0)
+    assert spy.options == plain | changed | dict(split="all", bootstrap=8, control_prompts=0, allow_overlap=True)
     assert json.loads(done.stdout) == EVALUATED
 
 
@@ -114,9 +126,14 @@ def _policy(profiles: list[dict[str, float]], interval: dict[str, tuple[float, f
     return SimpleNamespace(objectives=names, predict=Spy(sensed), generate=Spy(answers))
 
 
+def _lies_in_a_folder(monkeypatch: pytest.MonkeyPatch, policy: Any) -> None:
+    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    monkeypatch.setattr("paretune.policy.folder.read_objectives", Spy(policy.objectives))
+
+
 def test_sense_prints_bars_or_json(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy([{"brevity": 0.5, "joy": 1.0}])
-    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    _lies_in_a_folder(monkeypatch, policy)
     done = invoke("sense", "p", "--prompt", "Hi", "--pin", "joy=1")
     assert policy.predict.arguments == ([[{"role": "user", "content": "Hi"}]], {"joy": 1.0})
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["brevity", "joy"]
@@ -128,7 +145,7 @@ def test_sense_prints_bars_or_json(invoke: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_sense_shows_intervals_of_what_is_not_pinned(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy([{"brevity": 0.71, "joy": 1.0}], {"brevity": (0.4, 0.9), "joy": (1.0, 1.0)})
-    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    _lies_in_a_folder(monkeypatch, policy)
     lines = invoke("sense", "p", "--prompt", "Hi", "--pin", "joy=1").stdout.splitlines()
     assert lines[0].endswith("0.71 [0.40, 0.90]") and lines[1].endswith("1.00  pinned")
     record = json.loads(invoke("sense", "p", "--prompt", "Hi", "--json").stdout)["profiles"][0]
@@ -137,7 +154,7 @@ def test_sense_shows_intervals_of_what_is_not_pinned(invoke: Any, monkeypatch: p
 
 def test_sense_and_generate_write_json_lines(invoke: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     policy = _policy([{"brevity": 0.5, "joy": 1.0}, {"brevity": 0.25, "joy": 0.0}])
-    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    _lies_in_a_folder(monkeypatch, policy)
     (tmp_path / "p.txt").write_text("One?\nTwo?\n")
     for verb, key in (("sense", "profile"), ("generate", "text")):
         out = tmp_path / f"{verb}.jsonl"
@@ -153,7 +170,7 @@ def test_sense_and_generate_write_json_lines(invoke: Any, monkeypatch: pytest.Mo
 
 def test_generate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy([{"brevity": 0.5, "joy": 1.0}])
-    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    _lies_in_a_folder(monkeypatch, policy)
     done = invoke("generate", "p", "--prompt", "Hi")
     assert done.stdout == "answer 0\n"
     plain = dict(condition=None, pins=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, batch_size=64)
@@ -168,7 +185,7 @@ def test_generate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
 def test_answers_cannot_steer_the_terminal(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy([{"brevity": 0.5, "joy": 1.0}])
     policy.generate.result[0].text = "a\x1b[31mb"
-    monkeypatch.setattr("paretune.policy.load_policy", Spy(policy))
+    _lies_in_a_folder(monkeypatch, policy)
     assert "\x1b" not in invoke("generate", "p", "--prompt", "Hi").stdout
 
 

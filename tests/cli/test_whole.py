@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from paretune.data import prompt_key
+
 FAST = ["epochs=1", "batch_size=8", "lora_r=4", "max_length=256", "test=0.25"]
 
 
@@ -79,6 +81,27 @@ def test_evaluate(paretune: Callable[..., Any], scored_rows: Path, policy: Path,
     assert str(out / "report.html") in done.stdout
     assert {"metrics.json", "report.html", "front.png"} <= {path.name for path in out.iterdir()}
     assert paretune(*asked).returncode == 2, "never replaced unasked"
+
+
+def test_evaluate_on_prompts_of_training(
+    refused: Any, invoke: Any, scored_rows: Path, policy: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in scored_rows.read_text().splitlines()]
+    trained = set(json.loads((policy / "policy.json").read_text())["train_prompts"])
+    known = [row for row in rows if prompt_key([{"role": "user", "content": row["prompt"]}]) in trained]
+    near = next(row for row in known[1:] if len(row["prompt"]) > 30)
+    fresh = [near | {"id": f"new-{at}", "prompt": f"{at} of a kind, who is {at * 7919}?"} for at in range(3)]
+    other = tmp_path / "other.jsonl"
+    asked_again = [known[0], near | {"prompt": near["prompt"] + "!"}]
+    other.write_text("".join(json.dumps(row) + "\n" for row in [*asked_again, *fresh]))
+    limits = ["--max-new-tokens", 2, "--bootstrap", 10, "--control-prompts", 0, "--condition", "sensed"]
+    asked = ["evaluate", policy, "--data", other, *limits, "--objective", "brevity=lexical:brevity"]
+    told = refused(*asked, "--out", tmp_path / "report", folder=tmp_path)
+    assert f"2 rows (1 of them on nearly the same): '{known[0]['id']}', '{near['id']}'. " in told
+    done = invoke(*asked, "--out", tmp_path / "report", "--allow-overlap", "--json")
+    assert done.exit_code == 0, done.output
+    test = json.loads(done.stdout)["policies"]["policy"]["test"]
+    assert (test["prompts"], test["dropped_trained_on"], test["dropped_near_trained_on"]) == (3, 1, 1)
 
 
 def test_sample_then_score(paretune: Callable[..., Any], tiny_llama: Path, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_another_file_loses_the_prompts_of_training(world: Any) -> None:
     other = fakes.write_data(world.path / "other.jsonl", rows=20)
     seen = [prompt_key([{"role": "user", "content": f"topic {k}"}]) for k in range(5)]
     folder = world.add(fakes.FakePolicy(fakes.obeys, metadata={"train_prompts": seen}))
-    own = evaluate([folder], other, world.path / "out", **FAST)["policies"]["policy"]
+    own = evaluate([folder], other, world.path / "out", **FAST, allow_overlap=True)["policies"]["policy"]
     assert own["test"]["prompts"] == 15
     assert own["test"]["dropped_trained_on"] == 5
     assert "another file" in own["test"]["source"]

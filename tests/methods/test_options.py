@@ -33,6 +33,8 @@ SHARED = {
     "lora_layers": "1",
     "validation": "0.3",
     "test": "0.3",
+    "pairs": "pareto",
+    "pair_margin": "0.3",
 }
 SENSING = {
     "lr_head": "0.1",
@@ -76,11 +78,13 @@ WITH = {  # settings that matter where another is on
     "sensed_share": ("head_warmup=3", "1"),
     "jitter": ("head_warmup=3 style=scores", "1"),
     "head.bins": ("head.kind=binned", "5"),
+    "pair_weights": ("pairs=weights pair_weights.brevity=1", "{brevity: 1, cheer: 3}"),
 }
 ELSEWHERE = {
     "snap": "changes what a policy does with what it senses",
     "micro_tokens": "changes the passes, by design no number beyond rounding",
     "gradient_checkpointing": "changes the memory, by design no number",
+    "near_duplicates": "changes the split where there are near-duplicates (tests/methods/test_prepare.py)",
 }
 
 
@@ -113,7 +117,8 @@ def test_the_lists_are_complete():
     known = {each.name for each in dataclasses.fields(SgaConfig)} - {"head"}
     known |= {f"head.{each.name}" for each in dataclasses.fields(HeadConfig)}
     assert SHARED.keys() | SENSING.keys() | WITH.keys() | ELSEWHERE.keys() == known
-    assert SHARED.keys() | {"lr_head", "scale", "micro_tokens", "gradient_checkpointing"} == shared
+    elsewhere = {"lr_head", "scale", "micro_tokens", "gradient_checkpointing", "near_duplicates", "pair_weights"}
+    assert SHARED.keys() | elsewhere == shared
     for method, own in (("dpo", {"beta", "reference_free"}), ("sft", set())):
         assert {each.name for each in dataclasses.fields(METHODS[method].config)} - shared == own
 
@@ -211,7 +216,7 @@ def test_every_preset_builds():
         ("head.kind=guess", "'guess' is not allowed"),
         ("head.layer=0", "layer is a fraction"),
         ("head.layer=1.5", "layer is a fraction"),
-        ("head.depth=-1", "head: .*depth at least 0"),
+        ("head.depth=-1", "head: depth must be at least 0"),
         ("head.widht=3", "Did you mean 'head.width'"),
         ("weight_contrst=1", "Did you mean 'weight_contrast'"),
         ("style=level", "Did you mean 'levels'"),

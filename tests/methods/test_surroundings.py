@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,29 @@ def test_logs_of_dead_runs_go_and_those_of_live_ones_stay(tiny_llama, scored_row
     live.write_text("")
     paretune.train("sft", scored_rows, str(tiny_llama), tmp_path / "p", settings=("epochs=1", "dtype=float32"))
     assert not dead.exists() and live.exists() and (tmp_path / "p" / "train.jsonl").is_file()
+
+
+def test_a_second_training_into_the_same_folder_is_refused_at_its_start(tiny_llama, scored_rows, tmp_path, monkeypatch):
+    out, started = tmp_path / "new" / "p", []
+
+    def second(*arguments, **options):
+        started.append(1)
+        with pytest.raises(InputError, match=rf"training into {out} is going on already, in process {os.getpid()}"):
+            paretune.train("sft", scored_rows, str(tiny_llama), out, settings=("dtype=float32",))
+        raise InputError("enough")
+
+    monkeypatch.setattr(sys.modules["paretune.methods.train"], "prepare", second)  # where the first one is at work
+    with pytest.raises(InputError, match="enough"):
+        paretune.train("sft", scored_rows, str(tiny_llama), out, settings=("dtype=float32",))
+    assert started == [1] and list(tmp_path.iterdir()) == []  # and the lock goes with the failed run
+
+
+def test_a_row_that_the_template_refuses_is_named(tiny_llama, scored_rows, tmp_path):
+    shutil.copytree(tiny_llama, tmp_path / "model")
+    template = "{% if 'owls' in messages[0].content %}{{ raise_exception('no owls') }}{% endif %}"
+    (tmp_path / "model" / "chat_template.jinja").write_text(template + "{{ messages[-1].content }}:")
+    with pytest.raises(InputError, match=r"row 'p(11|23)': the chat template cannot render .* no owls"):
+        paretune.train("sft", scored_rows, str(tmp_path / "model"), tmp_path / "p", settings=QUICK[::2])
 
 
 def test_a_policy_finds_its_base_from_any_folder(tiny_llama, scored_rows, tmp_path, monkeypatch):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -83,7 +85,8 @@ def test_policy_json_says_what_was_done(quick, scored_rows, tiny_llama):
     assert described["config"]["seed"] == 3 and described["config"]["preset"] == "paper"
     assert described["renderer"] == {"style": "scores", "snap": "paper"}
     assert described["data"]["path"] == str(scored_rows) and described["data"]["targets"] == "chosen"
-    assert described["data"]["split"] == {"seed": 3, "validation": 0.1, "test": 0.1}
+    assert described["data"]["split"] == {"seed": 3, "validation": 0.1, "test": 0.1, "near_duplicates": 0.8}
+    assert described["data"]["pairs"] == {"rule": "mean", "weights": None, "margin": 0.0, "seed": 3}
     assert [each["scale"]["kind"] for each in described["objectives"]] == ["sigmoid", "sigmoid"]
     split = split_rows(read_rows(scored_rows), seed=3, validation=0.1, test=0.1)
     assert described["train_prompts"] == sorted(prompt_key(row.prompt) for row in split.train)
@@ -114,7 +117,18 @@ def test_train_jsonl_has_every_step_with_finite_numbers(quick):
     }  # fmt: skip
     for each in lines:
         assert each.keys() == keys and all(math.isfinite(value) for value in each.values())
-    assert {"sense_r2_brevity", "sense_mae_cheer", "control_accuracy_validation"} <= metrics.keys()
+    assert {"sense_mae_brevity", "sense_mae_cheer", "control_accuracy_validation"} <= metrics.keys()
+    # two or three validation prompts are too few for an R2
+    assert "sense_r2_brevity" not in metrics and metrics["sense_r2"].startswith("not told: it takes 20 validation")
+    assert "not told: it takes 20" in (folder / "README.md").read_text()
+
+
+def test_r2_is_told_of_twenty_validation_prompts(quick, rows, tmp_path):
+    more = [{**row, "id": f"{row['id']}-{i}", "prompt": f"{row['prompt']} {i}"} for row in rows for i in range(3)]
+    folder = quick("policy", "validation=0.4", data=rows_file(tmp_path / "rows.jsonl", more))
+    metrics = read_json(folder / "metrics.json")
+    assert metrics["validation_prompts"] >= 20 and "sense_r2" not in metrics
+    assert {"sense_r2_brevity", "sense_r2_cheer"} <= metrics.keys()
 
 
 def test_sensing_is_the_same_alone_in_a_batch_and_on_either_padding_side(quick):
@@ -147,6 +161,45 @@ def test_the_same_seed_gives_the_same_bytes_and_another_other_bytes(quick, metho
         assert (one / name).read_bytes() == (two / name).read_bytes()
         assert (one / name).read_bytes() != (other / name).read_bytes()
     assert (one / "policy.json").read_bytes() == (two / "policy.json").read_bytes()
+
+
+AGAIN = """
+import sys
+from paretune.methods import train
+train("sga", sys.argv[1], sys.argv[2], sys.argv[3], settings=sys.argv[4:])
+"""
+TIMED = {"seconds", "tokens_per_second", "peak_memory"}
+"""Figures of a run that are of its machine and hour."""
+
+
+def untimed(path):
+    """The text of a file without what tells the time."""
+    if path.name == "train.jsonl":
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        return [{key: value for key, value in each.items() if key not in TIMED} for each in lines]
+    if path.name == "metrics.json":
+        return {key: value for key, value in read_json(path).items() if key not in TIMED}
+    if path.name == "README.md":
+        return [line for line in path.read_text().splitlines() if not any(f"| {key} |" in line for key in TIMED)]
+    return path.read_bytes()
+
+
+def test_the_same_seed_gives_the_same_folder_in_another_process_but_for_times(quick, scored_rows, tiny_llama, tmp_path):
+    settings = ("dtype=float32", "epochs=1", "batch_size=10", "head.width=16", "head.depth=1", "head_epochs=3")
+    one, two = quick("one", *settings), tmp_path / "two"
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN, str(scored_rows), str(tiny_llama), str(two), "lora_r=4", *settings],
+        env=os.environ | {"PYTHONHASHSEED": "5", "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    files = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
+    assert files == sorted(str(path.relative_to(two)) for path in two.rglob("*") if path.is_file())
+    differing = {name for name in files if (one / name).read_bytes() != (two / name).read_bytes()}
+    assert differing <= {"train.jsonl", "metrics.json", "README.md"}
+    for name in files:
+        assert untimed(one / name) == untimed(two / name), name
 
 
 # --- rows that do not serve ---------------------------------------------------------------------------------------

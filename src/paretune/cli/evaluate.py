@@ -42,6 +42,10 @@ def evaluate(
     ] = 16,
     max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer.")] = None,
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=1, help="Resamples behind each interval.")] = 1000,
+    allow_overlap: Annotated[
+        bool,
+        typer.Option("--allow-overlap", help="Leave out rows whose prompts were trained on, instead of refusing them."),
+    ] = False,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -67,6 +71,7 @@ def evaluate(
         split=split,
         bootstrap=bootstrap,
         control_prompts=control_prompts,
+        allow_overlap=allow_overlap,
     )
     emit(metrics, as_json, lambda: _show(metrics, out))
 

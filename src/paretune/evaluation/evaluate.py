@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from paretune.bootstrap import Bootstrap, Estimate, Floats
 from paretune.data import Row, read_rows
 from paretune.errors import InputError
-from paretune.evaluation.bootstrap import Bootstrap, Estimate, Floats
 from paretune.evaluation.compare import compare
 from paretune.evaluation.conditions import choose_conditions, generate, profiles_of
 from paretune.evaluation.control import PROMPTS, Step, control_accuracy, obedience, subset, sweep
@@ -50,17 +50,20 @@ def evaluate(
     bootstrap: int = 1000,
     control_prompts: int = PROMPTS,
     skip_bad_rows: bool = False,
+    allow_overlap: bool = False,
 ) -> dict[str, Any]:
     """Evaluate policy folders on the rows of `data` into the folder `out`; returns what metrics.json holds.
 
     `objectives` keeps some of a policy's objectives by name, or measures one by another reward (`name=spec`).
     `control_prompts` is how many prompts the sweeps of requested values use (0: no sweep); bad rows of the data raise
-    unless `skip_bad_rows`. Scores are normalised by
-    each policy's own scales; intervals are 95% bootstrap intervals over prompts, from `bootstrap` resamples.
+    unless `skip_bad_rows`. Test prompts that a policy was trained on, or nearly, raise unless `allow_overlap`, which
+    leaves those rows out and counts them. Scores are normalised by each policy's own scales; intervals are 95%
+    bootstrap intervals over prompts, from `bootstrap` resamples.
 
     Raises:
-        InputError: no policy folder, data without two scored completions a prompt, fewer than two usable prompts, an
-            unknown condition, objective or split, or an output folder that may not be replaced.
+        InputError: no policy folder, data without two scored completions a prompt, fewer than two usable prompts,
+            prompts of training among the test prompts, an unknown condition, objective or split, or an output folder
+            that may not be replaced.
     """
     folders = [Path(folder) for folder in policies]
     _check(folders, data, out, overwrite, seed=seed, bootstrap=bootstrap, max_prompts=max_prompts)
@@ -74,6 +77,7 @@ def evaluate(
         split=split,
         bootstrap=bootstrap,
         control_prompts=control_prompts,
+        allow_overlap=allow_overlap,
     )
     rows = read_rows(data, skip_bad_rows=skip_bad_rows)
     done: dict[str, Evaluated] = {}
@@ -143,6 +147,7 @@ def _evaluate_policy(
         max_prompts=settings.max_prompts,
         room=settings.max_new_tokens,
         seed=settings.seed,
+        allow_overlap=settings.allow_overlap,
     )
     scored, unscored = choose_objectives(policy.objectives, settings.objectives)
     bootstrap = Bootstrap(settings.bootstrap, settings.seed)

@@ -55,6 +55,7 @@ def command(folders: Sequence[Path], data: Path | str, out: Path | str, settings
         "--seed",
         str(settings.seed),
     ]
+    words += ["--allow-overlap"] if settings.allow_overlap else []
     return shlex.join(words)
 
 

@@ -24,6 +24,7 @@ class Settings:
     split: str
     bootstrap: int
     control_prompts: int
+    allow_overlap: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paretune.data import Pair, build_pairs, prompt_key, read_rows, split_rows
+from paretune.data import Pair, build_pairs, read_rows, split_rows
 from paretune.data.rows import Messages, Row
 from paretune.data.targets import IN_WORDS, mean_profile, target_profiles
 from paretune.errors import InputError, did_you_mean
 from paretune.evaluation.control import subset
+from paretune.evaluation.overlap import Source, unseen
 from paretune.profile import Profile
 
 SPLITS = ("test", "validation", "all")
@@ -55,12 +56,14 @@ def load_test_set(
     max_prompts: int | None = None,
     room: int | None = None,
     seed: int = 0,
+    allow_overlap: bool = False,
 ) -> TestSet:
     """Choose, clean and pair the test prompts of `rows` (read from `data`) for one policy.
 
     If `data` is the file the policy was trained on, the part `split` of its stored split is taken, else all rows.
-    Prompts used in training, duplicates, and prompts that do not fit the model are dropped and counted. Raises
-    `InputError` when fewer than two prompts are left.
+    Duplicates and prompts that do not fit the model are dropped and counted; prompts used in training, or nearly so,
+    are an error unless `allow_overlap`, which drops them too (`paretune.evaluation.overlap`). Raises `InputError` also
+    when fewer than two prompts are left.
     """
     if split not in SPLITS:
         hint = " Prompts used in training cannot test a policy." if split == "train" else ""
@@ -68,11 +71,15 @@ def load_test_set(
     stored = policy.metadata.get("data") or {}
     same = same_source(data, stored.get("path"), stored.get("sha256"))
     notes: list[str] = []
-    if same and stored.get("sha256") and digest(data) not in (None, stored["sha256"]):
+    changed = bool(same and stored.get("sha256") and digest(data) not in (None, stored["sha256"]))
+    if changed:
         notes.append("The data file has changed since the policy was trained on it.")
     part, source = _part(rows, stored, split, same)
-    fresh, dropped = _unseen(policy, part, notes)
-    pairs, report = build_pairs(fresh, policy.objectives)
+    training = _training_rows(rows, stored, same)
+    cut = stored.get("split") or {}
+    where = Source(data, same, changed, leaves_out=same and (split == "all" or not cut), split=cut)
+    fresh, dropped = unseen(policy, part, training, where, allow_overlap=allow_overlap, notes=notes)
+    pairs, report = build_pairs(fresh, policy.objectives, **_rule(stored))
     fitting = [pair for pair in pairs if _fits(policy, pair, room or DEFAULT_ROOM)]
     if len(fitting) < 2:
         raise InputError(_too_few(data, source, len(fitting), part, dropped, report, len(pairs) - len(fitting)))
@@ -82,7 +89,7 @@ def load_test_set(
     kind, top_k = stored.get("targets", "chosen"), stored.get("top_k", 3)
     if kind not in IN_WORDS:
         raise InputError(f"the policy's targets are of an unknown kind: {kind!r}", field="data.targets")
-    train = _train_pairs(policy, rows, stored, same, seed, notes)
+    train = _train_pairs(policy, training, stored, seed, notes)
     about = {
         "source": source,
         "prompts": len(picked),
@@ -90,6 +97,7 @@ def load_test_set(
         **dropped,
         "dropped_ties": report.ties,
         "dropped_too_few_scored": report.too_few,
+        **{f"dropped_{cause}": report.dropped()[cause] for cause in ("below_margin", "not_dominated")},
         "dropped_too_long": len(pairs) - len(fitting),
         "left_out_by_max_prompts": len(fitting) - len(picked),
         "targets": IN_WORDS[kind],
@@ -130,39 +138,40 @@ def _part(rows: Sequence[Row], stored: dict[str, Any], split: str, same: bool) -
     settings = stored.get("split")
     if not settings:
         return list(rows), "all rows: the policy stores no split of this file"
-    parts = split_rows(rows, **settings)
+    parts = split_rows(rows, **_cut(settings))
     return list(getattr(parts, split)), f"the held-out {split} part of the file the policy was trained on"
 
 
-def _unseen(policy: Any, rows: Sequence[Row], notes: list[str]) -> tuple[list[Row], dict[str, int]]:
-    """Rows whose prompts were not trained on, each prompt once; with the counts of what was dropped."""
-    known = policy.metadata.get("train_prompts")
-    if known is None:
-        notes.append("The policy does not say which prompts it was trained on, so an overlap cannot be ruled out.")
-    trained, seen = set(known or ()), set()
-    fresh, overlap, twice = [], 0, 0
-    for row in rows:
-        key = prompt_key(row.prompt)
-        if key in trained:
-            overlap += 1
-        elif key in seen:
-            twice += 1
-        else:
-            seen.add(key)
-            fresh.append(row)
-    if overlap:
-        notes.append(f"{overlap} rows were dropped because the policy was trained on their prompts.")
-    return fresh, {"dropped_trained_on": overlap, "dropped_duplicates": twice}
+def _cut(settings: dict[str, Any]) -> dict[str, Any]:
+    """A stored split's settings; versions before near-duplicates were held together say nothing of them."""
+    return {"near_duplicates": 0.0, **settings}
+
+
+def _rule(stored: dict[str, Any]) -> dict[str, Any]:
+    """How the policy's pairs were built; versions before there was a choice say nothing."""
+    return dict(stored.get("pairs") or {})
+
+
+def _training_rows(rows: Sequence[Row], stored: dict[str, Any], same: bool) -> list[Row] | None:
+    """All rows of the file that the policy was trained on; None where it cannot be read."""
+    if same:
+        return list(rows)
+    try:
+        return read_rows(stored["path"], skip_bad_rows=True)
+    except (InputError, KeyError, TypeError, OSError):
+        return None
 
 
 def _too_few(
     data: Path | str, source: str, left: int, part: Sequence[Row], dropped: dict[str, int], report: Any, long: int
 ) -> str:
     scored = any(row.completions for row in part)
+    trained = dropped["dropped_trained_on"] + dropped["dropped_near_trained_on"]
     cause = (
         f"of {len(part)} rows ({source}) {report.too_few} lack two completions scored for the policy's objectives, "
-        f"{report.ties} are ties, {dropped['dropped_trained_on']} were trained on, {dropped['dropped_duplicates']} are "
-        f"duplicates, {long} are too long"
+        f"{report.ties} are ties, {trained} were trained on, {dropped['dropped_duplicates']} are duplicates, "
+        f"{report.below_margin} are below the margin of pairs, in {report.not_dominated} no completion dominates "
+        f"another, {long} are too long"
     )
     todo = "Score completions with `paretune score` first." if not scored or report.too_few else "Give more rows."
     return f"{data}: evaluation needs at least 2 usable prompts, found {left}: {cause}. {todo}"
@@ -186,18 +195,21 @@ def _fits(policy: Any, pair: Pair, room: int) -> bool:
 
 
 def _train_pairs(
-    policy: Any, rows: Sequence[Row], stored: dict[str, Any], same: bool, seed: int, notes: list[str]
+    policy: Any, training: Sequence[Row] | None, stored: dict[str, Any], seed: int, notes: list[str]
 ) -> list[Pair]:
     """The pairs of the policy's own training part; none, with a note, when they cannot be had."""
     if not policy.has_head:
         return []
-    try:
-        own = list(rows) if same else read_rows(stored["path"], skip_bad_rows=True)
-        part = split_rows(own, **stored["split"]).train
-    except (InputError, KeyError, TypeError, OSError):
+    if training is None or not stored.get("split"):
         notes.append("The policy's training data cannot be read here, so there is no linear probe.")
         return []
-    pairs = [pair for pair in build_pairs(part, policy.objectives)[0] if _fits(policy, pair, 0)]
+    try:
+        part = split_rows(training, **_cut(stored["split"])).train
+    except InputError:  # the file has lost most of its rows
+        notes.append("The policy's training data has changed, so there is no linear probe.")
+        return []
+    built, _ = build_pairs(part, policy.objectives, **_rule(stored))
+    pairs = [pair for pair in built if _fits(policy, pair, 0)]
     if len(pairs) > PROBE_PROMPTS:
         notes.append(f"The linear probe was fitted on {PROBE_PROMPTS} of {len(pairs)} training prompts.")
     return [pairs[i] for i in subset([pair.row.prompt for pair in pairs], PROBE_PROMPTS, seed)]

@@ -84,11 +84,17 @@ def encode(
     strict: bool = False,
     dropped: Dropped,
 ) -> list[Example]:
-    """Examples of pairs, in order; `targets` and `top_k` as in `paretune.data.targets`, `readout` as the head's."""
+    """Examples of pairs, in order; `targets` and `top_k` as in `paretune.data.targets`, `readout` as the head's.
+
+    Raises `InputError` that names the row which the chat template cannot render (or which is too long, with `strict`).
+    """
     out = []
     for pair in pairs:
         goods = target_profiles(pair, renderer.objectives, targets, top_k)
-        example = _encode_one(pair, renderer, max_length, goods, strict, dropped)
+        try:
+            example = _encode_one(pair, renderer, max_length, goods, strict, dropped)
+        except InputError as error:
+            raise InputError(f"row '{pair.row.id}': {error.message}") from error
         if example is not None:
             example.span = renderer.user_tokens(pair.row.prompt) if readout == "mean" else 1
             out.append(example)
@@ -108,12 +114,12 @@ def _encode_one(
     room = max_length - len(prefix) - max(len(example.suffix(example.target)), len(example.suffix(_ones(renderer))))
     if room < 1:
         if strict:
-            raise InputError(f"row '{row.id}': the prompt of {len(prefix)} tokens does not fit into {max_length}")
+            raise InputError(f"the prompt of {len(prefix)} tokens does not fit into {max_length}")
         dropped.prompts_too_long += 1
         return None
     if max(len(chosen.ids), len(rejected.ids)) > room:
         if strict:
-            raise InputError(f"row '{row.id}': the pair does not fit into {max_length} tokens")
+            raise InputError(f"the pair does not fit into {max_length} tokens")
         dropped.pairs_too_long += 1
         return None
     for each in others:

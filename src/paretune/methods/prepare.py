@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from paretune.data import Row, build_pairs, fit_objectives, prompt_key, read_rows, split_rows, stored_objectives
+from paretune.data import Row, build_pairs, fit_objectives, prompt_key, read_rows, split_rows
+from paretune.data.pairs import objectives_of
 from paretune.data.read import ReadReport
 from paretune.data.split import Split
 from paretune.errors import InputError, did_you_mean
@@ -42,13 +43,14 @@ class Encoded:
     dropped: dict[str, int] = field(default_factory=dict)
 
 
-def choose_objectives(path: Path | str, rows: Sequence[Row], names: Sequence[str]) -> list[Objective]:
-    """The objectives to train on: those stored beside the rows, else every score's name; `names` selects some."""
-    stored = stored_objectives(path) or []
-    found = list(dict.fromkeys(name for row in rows for each in row.completions for name in each.scores))
-    known = {each.name: each for each in stored} | {
-        name: Objective(name) for name in found if name not in {s.name for s in stored}
-    }
+def choose_objectives(
+    path: Path | str, rows: Sequence[Row], names: Sequence[str], minimise: Sequence[str] = ()
+) -> list[Objective]:
+    """The objectives to train on: those stored beside the rows, else every score's name; `names` selects some.
+
+    `minimise`: scores of which less is better, where the data's format says so and nothing is stored.
+    """
+    known = {each.name: each for each in objectives_of(path, rows, minimise)}
     for name in names:
         if name not in known:
             tail = did_you_mean(name, known) if known else " The rows have no scores; run `paretune score` first."
@@ -69,7 +71,7 @@ def prepare(
     """Read, split and fit. Raises `InputError` for anything the data makes impossible."""
     report = ReadReport()
     rows = read_rows(data, skip_bad_rows=skip_bad_rows, report=report)
-    objectives = choose_objectives(data, rows, names)
+    objectives = choose_objectives(data, rows, names, report.found.minimise)
     if method.conditions and not objectives:
         raise InputError(
             f"the rows have no scores, and '{method.name}' needs them; run `paretune score` first", file=data
@@ -80,11 +82,14 @@ def prepare(
         except InputError as error:
             raise InputError(error.message, file=data) from None
     unscored = _check_wanted(data, rows, objectives, getattr(config, "targets", "chosen"), strict=strict)
+    cut = {name: getattr(config, name) for name in ("seed", "validation", "test", "near_duplicates")}
     try:
-        split = split_rows(rows, seed=config.seed, validation=config.validation, test=config.test)
+        split = split_rows(rows, **cut)
     except InputError as error:
         raise InputError(
-            f"{error.message}; give more rows, or --set validation=0 --set test=0 to train on all", file=data
+            f"{error.message}; give more rows, --set near_duplicates=0 to part near-duplicates, or --set validation=0 "
+            "--set test=0 to train on all",
+            file=data,
         ) from None
     if not split.train:
         raise InputError(f"{len(rows)} row(s) leave nothing to train on after the split", file=data)
@@ -96,7 +101,8 @@ def prepare(
     described = {
         "path": str(data),
         "sha256": _digest(data),
-        "split": {"seed": config.seed, "validation": config.validation, "test": config.test},
+        "split": cut,
+        "pairs": _pair_rule(config, objectives, data),
         "targets": getattr(config, "targets", "chosen"),
         "top_k": getattr(config, "top_k", 3),
     }
@@ -128,6 +134,17 @@ def _check_wanted(
     return count
 
 
+def _pair_rule(config: TrainConfig, objectives: Sequence[Objective], path: Path | str) -> dict[str, Any]:
+    """How pairs are built, in the words of `build_pairs`; kept in the policy, so that an evaluation builds the same."""
+    rule: dict[str, Any] = {"rule": config.pairs, "weights": config.pair_weights or None}
+    rule |= {"margin": config.pair_margin, "seed": config.seed}
+    try:
+        build_pairs([], objectives, **rule)
+    except InputError as error:
+        raise InputError(error.message, file=path, field="pair_weights") from None
+    return rule
+
+
 def _digest(path: Path | str) -> str | None:
     """SHA-256 of a data file; `None` for a folder or a hub id."""
     if not Path(path).is_file():
@@ -144,14 +161,14 @@ def encode_split(
     parts: list[list[Example]] = []
     causes: dict[str, int] = {}
     for rows in (prepared.split.train, prepared.split.validation):
-        pairs, report = build_pairs(rows, prepared.objectives)
+        pairs, report = build_pairs(rows, prepared.objectives, **prepared.data["pairs"])
         if not method.pairs:
             paired = {id(pair.row) for pair in pairs}
             single = single_pairs([row for row in rows if id(row) not in paired], prepared.objectives)
             report.too_few -= len(single)
             pairs += single
-        for cause in ("ties", "too_few"):
-            causes[cause] = causes.get(cause, 0) + getattr(report, cause)
+        for cause, count in report.dropped().items():
+            causes[cause] = causes.get(cause, 0) + count
         parts.append(
             encode(
                 pairs,

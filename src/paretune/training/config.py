@@ -10,7 +10,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +23,9 @@ class TrainConfig:
 
     `micro_tokens`: padded tokens per forward pass (the effective batch does not depend on it). `lora_layers`: LoRA on
     this many upper layers, 0 = all. `lr_head`: 0 = the same as `lr`. `betas`: Adam's.
+
+    Of the data: `validation`, `test` and `near_duplicates` as in `paretune.data.split_rows`; `pairs`, `pair_weights`
+    and `pair_margin` are rule, weights and margin of `paretune.data.build_pairs`.
     """
 
     seed: int = 0
@@ -45,6 +48,10 @@ class TrainConfig:
     gradient_checkpointing: bool = False
     validation: float = 0.1
     test: float = 0.1
+    near_duplicates: float = 0.8
+    pairs: Literal["mean", "weights", "pareto", "best-random"] = "mean"
+    pair_weights: dict[str, float] = field(default_factory=dict)
+    pair_margin: float = 0.0
     scale: Literal["quantile", "minmax", "zscore", "sigmoid", "fixed"] = "quantile"
 
     def __post_init__(self) -> None:
@@ -52,12 +59,16 @@ class TrainConfig:
         for name in positive:
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"must be above 0, found {getattr(self, name)}", field=name)
-        for name in ("lr_head", "warmup_steps", "weight_decay", "lora_layers"):
+        for name in ("lr_head", "warmup_steps", "weight_decay", "lora_layers", "pair_margin"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"must be 0 or more, found {getattr(self, name)}", field=name)
         for name in ("lora_dropout", "validation", "test"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"must lie in [0, 1), found {getattr(self, name)}", field=name)
+        if not 0 <= self.near_duplicates <= 1:
+            raise InputError(f"must lie in [0, 1], found {self.near_duplicates}", field="near_duplicates")
+        if (self.pairs == "weights") != bool(self.pair_weights):
+            raise InputError("belongs to pairs=weights, which needs a weight for an objective", field="pair_weights")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"must be a whole number from 0 to 2^63 - 1, found {self.seed}", field="seed")
         if self.epochs > 10_000:
@@ -179,6 +190,11 @@ def _convert(hint: Any, value: Any, key: str, file: Path | str | None) -> Any:
                 field=key,
             )
         return value
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise wrong
+        inner_hint = typing.get_args(hint)[1]
+        return {str(name): _convert(inner_hint, item, f"{key}.{name}", file) for name, item in value.items()}
     if origin is tuple:
         inner = typing.get_args(hint)
         if not isinstance(value, (list, tuple)) or len(value) != len(inner):

@@ -17,10 +17,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from common import run as told
+
 import paretune
 from paretune.cli.progress import bars
 from paretune.demo import demo_model
-from paretune.files import write_json
+from paretune.errors import InputError
+from paretune.files import read_json, write_json
 
 OPTIMIZER = ("lr=1e-3", "lr_head=3e-4", "batch_size=8", "betas=[0.9,0.99]", "clip=1", "lora_r=16", "lora_alpha=32")
 ARMS: dict[str, tuple[str, ...]] = {
@@ -72,11 +75,11 @@ def run(arm: str, seed: int, arguments: argparse.Namespace) -> Path:
         "evaluation": [arguments.max_prompts, arguments.max_new_tokens, arguments.control_prompts],
     }
     if figures.exists():
-        if (made := json.loads(figures.read_text())["asked"]) != asked:
-            raise SystemExit(f"{figures} was made with other settings ({made}); give another --out")
+        if (made := figures_of(figures)["asked"]) != asked:
+            raise InputError(f"was made with other settings ({made}); give another --out", file=figures)
         return figures
     policy = place / "policy"
-    if not policy.exists() or json.loads((place / "asked.json").read_text()) != asked:
+    if not policy.exists() or read_json(place / "asked.json") != asked:
         write_json(place / "asked.json", asked)
         paretune.train("sga", arguments.data, model, policy, settings=settings, overwrite=True, progress=bars())
     metrics = paretune.evaluate(
@@ -89,9 +92,18 @@ def run(arm: str, seed: int, arguments: argparse.Namespace) -> Path:
         overwrite=True,
         progress=bars(),
     )
-    trained = json.loads((policy / "metrics.json").read_text())
+    trained = read_json(policy / "metrics.json")
     write_json(figures, {"arm": arm, "seed": seed, "asked": asked} | gist(metrics, trained))
     return figures
+
+
+def figures_of(file: Path) -> dict[str, Any]:
+    """The figures of an arm as they were written."""
+    found = read_json(file)
+    wanted = {"asked", "distance", "minus_sensed", "control_accuracy", "control_spearman", "head_r2"}
+    if not isinstance(found, dict) or not wanted <= found.keys():
+        raise InputError("holds no figures of this benchmark; remove it, or give another --out", file=file)
+    return found
 
 
 def gist(metrics: dict[str, Any], trained: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +171,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if not arguments.data.is_file() and not arguments.table:
+        raise InputError("no such file", file=arguments.data)
     arms = arguments.only or list(ARMS)
     if not arguments.table:
         for seed in arguments.seeds:
@@ -167,11 +181,11 @@ def main() -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for arm in arms:
         files = [arguments.out / slug(arm, seed) / "figures.json" for seed in arguments.seeds]
-        there = [json.loads(file.read_text()) for file in files if file.exists()]
+        there = [figures_of(file) for file in files if file.exists()]
         if there:
             found[arm] = there
     print(json.dumps(found) if arguments.json else table(found))
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

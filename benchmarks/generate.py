@@ -25,9 +25,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from common import run
 
-from paretune.data.rows import as_messages
+from paretune.data.prompts import as_chat
 from paretune.demo import demo_model
+from paretune.errors import check_whole
 from paretune.policy import Policy, Renderer
 from paretune.policy.backbone import hidden_size, load_backbone
 from paretune.policy.engine import Sampling, decode, prefill
@@ -64,8 +66,8 @@ def fresh_policy(dtype: str) -> Policy:
 
 
 def prompt_of(policy: Policy, tokens: int) -> str:
-    """A prompt whose prefix has that many tokens, or as near below as words allow."""
-    words = (TEXT * (tokens // 8)).split()
+    """A prompt whose prefix has that many tokens, or as near below as words allow; one word at least."""
+    words = (TEXT * max(1, tokens // 8)).split()
     low, high = 1, len(words)
     while low < high:
         middle = (low + high + 1) // 2
@@ -77,12 +79,12 @@ def prompt_of(policy: Policy, tokens: int) -> str:
 def rendered(policy: Policy, prompt: str) -> list[int]:
     """The ids of the prompt with the profile that is sensed for it."""
     profile = policy.sense([prompt])[0]
-    return [*prefix_of(policy, prompt), *policy.renderer.suffix(as_messages(prompt), profile)]
+    return [*prefix_of(policy, prompt), *policy.renderer.suffix(as_chat(prompt, "prompt"), profile)]
 
 
 def prefix_of(policy: Policy, prompt: str) -> list[int]:
     """The ids of the raw prompt."""
-    return policy.renderer.prefix(as_messages(prompt))
+    return policy.renderer.prefix(as_chat(prompt, "prompt"))
 
 
 def plain(policy: Policy, prompts: Sequence[list[int]], new: int) -> list[str]:
@@ -140,6 +142,7 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> float:
 
 def measure(policy: Policy, prompt_tokens: int, new: int, long_tokens: int, repeat: int) -> dict[str, Any]:
     """All figures of the benchmark."""
+    half = max(1, new // 2)
     prompt, long = prompt_of(policy, prompt_tokens), prompt_of(policy, long_tokens)
     mixed = [prompt_of(policy, max(16, prompt_tokens * eighths // 8)) for eighths in range(1, 9)]
     ids, long_ids, mixed_ids = (
@@ -157,8 +160,8 @@ def measure(policy: Policy, prompt_tokens: int, new: int, long_tokens: int, repe
     )
     guided_batch, same_batch = alternate(
         [
-            lambda: policy.generate(mixed, max_new_tokens=new // 2),
-            lambda: plain(policy, mixed_ids, new // 2),
+            lambda: policy.generate(mixed, max_new_tokens=half),
+            lambda: plain(policy, mixed_ids, half),
         ],
         repeat,
     )
@@ -179,7 +182,7 @@ def measure(policy: Policy, prompt_tokens: int, new: int, long_tokens: int, repe
         "time_ratio_plain_batch": ratio(guided_batch, same_batch),
         "time_ratio_transformers": ratio(guided, theirs),
         "tokens_per_second": round(new / statistics.median(guided), 1),
-        "tokens_per_second_batch": round(len(mixed) * (new // 2) / statistics.median(guided_batch), 1),
+        "tokens_per_second_batch": round(len(mixed) * half / statistics.median(guided_batch), 1),
         "long_prompt_tokens": len(prefix_of(policy, long)),
         "first_token_ratio_two_passes": ratio(one_prefill, two_passes),
         "first_token_seconds": round(statistics.median(one_prefill), 3),
@@ -196,9 +199,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
+    for name in ("prompt", "new", "long", "repeat"):
+        check_whole(getattr(options, name), f"--{name}", least=1)
     out = measure(fresh_policy(options.dtype), options.prompt, options.new, options.long, options.repeat)
     print(json.dumps(out) if options.json else "\n".join(f"{key:30} {value}" for key, value in out.items()))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

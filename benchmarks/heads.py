@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import run
 from torch import Tensor
 
+from paretune.bootstrap import weighted_r2
 from paretune.data import build_pairs, fit_objectives, prompt_key, read_rows
 from paretune.demo import demo_model
-from paretune.evaluation.bootstrap import weighted_r2
+from paretune.errors import InputError
 from paretune.evaluation.head import linear_probe
 from paretune.methods.examples import Dropped, Example, encode
 from paretune.methods.prepare import choose_objectives
@@ -117,11 +119,24 @@ def r2(truth_NM: Tensor, guess_NM: Tensor) -> list[float]:
 def examples_of(arguments: argparse.Namespace, tokenizer: Any, readout: str) -> tuple[list[Example], list[str]]:
     """The rows as training sees them."""
     rows = read_rows(arguments.data)
-    objectives = fit_objectives(rows, choose_objectives(arguments.data, rows, ()))
+    if arguments.targets == "wanted" and not any(row.wanted for row in rows):
+        raise InputError("no row has a 'wanted' profile, which --targets wanted needs", file=arguments.data)
+    chosen = choose_objectives(arguments.data, rows, ())
+    if not chosen:
+        raise InputError("the rows have no scores; run `paretune score` first", file=arguments.data)
+    objectives = fit_objectives(rows, chosen)
     pairs, _ = build_pairs(rows, objectives)
     renderer = Renderer(tokenizer, objectives)
     options = {"targets": arguments.targets, "readout": readout, "max_length": 1024}
-    return encode(pairs, renderer, dropped=Dropped(), **options), [each.name for each in objectives]
+    examples = encode(pairs, renderer, dropped=Dropped(), **options)
+    prompts = len({prompt_key(each.row.prompt) for each in examples})
+    if prompts < 2 * arguments.folds:
+        raise InputError(
+            f"{prompts} {'prompt has' if prompts == 1 else 'prompts have'} two scored completions that differ; "
+            f"--folds {arguments.folds} needs {2 * arguments.folds}",
+            file=arguments.data,
+        )
+    return examples, [each.name for each in objectives]
 
 
 def main() -> None:
@@ -157,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

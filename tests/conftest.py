@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,22 @@ def example_rows() -> Iterator[dict[str, object]]:
             "prompt": QUESTIONS[0 if want_short else 1].format(topic),
             "completions": completions,
         }
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Makes a float64 model compute in float64 throughout: transformers' norms and eager softmax go down to float32."""
+    import torch  # seconds, which most tests can do without
+
+    softmax = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=-1, dtype=None: softmax(x, dim=dim))
+
+    def lift(model: Any) -> Any:
+        for module in model.modules():
+            if type(module).__name__.endswith("RMSNorm"):
+                module.forward = lambda x, norm=module: (
+                    x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.variance_epsilon) * norm.weight
+                )
+        return model
+
+    return lift

@@ -6,7 +6,10 @@ import gzip
 import json
 import math
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +19,9 @@ from paretune.files import (
     atomic_file,
     atomic_folder,
     check_target_folder,
+    file_digest,
+    locked,
+    move_file,
     read_json,
     write_json,
     write_jsonl,
@@ -207,3 +213,67 @@ def test_an_output_below_a_file_is_bad_input(tmp_path, write):
     with pytest.raises((InputError, OSError)):
         write(tmp_path / "file" / "out")
     assert names(tmp_path) == ["file"]
+
+
+# --- locks --------------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys
+from paretune.files import locked
+with locked(sys.argv[1], "work"):
+    print(1, flush=True)
+    input()
+"""
+
+
+def test_a_lock_keeps_a_second_process_out_and_a_dead_one_holds_nothing(tmp_path):
+    path = tmp_path / "new" / "folder" / ".out.lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "1\n"
+        wanted = rf"\.out\.lock: work is going on already, in process {holder.pid}; wait for it"
+        with pytest.raises(InputError, match=wanted), locked(path, "work"):
+            pytest.fail("two hold the lock")
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    assert path.exists()  # left behind, and in nobody's way
+    with locked(path, "work"):
+        assert path.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(InputError, match=f"in process {os.getpid()}"), locked(path, "work"):
+            pytest.fail("two hold the lock")
+    assert names(tmp_path / "new" / "folder") == []
+
+
+def test_a_lock_is_let_go_when_the_block_fails_and_takes_the_folders_it_made_along(tmp_path):
+    with pytest.raises(Stop), locked(tmp_path / "new" / "folder" / "x.lock", "work"):
+        raise Stop
+    assert names(tmp_path) == []
+    with locked(tmp_path / "new" / "x.lock", "work"):
+        (tmp_path / "new" / "result").touch()
+    assert names(tmp_path / "new") == ["result"]
+
+
+def test_json_that_python_cannot_read_is_told(tmp_path):
+    for text in ("9" * 5000, "[" * 100_000):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(InputError, match=r"a\.json: is JSON that cannot be read"):
+            read_json(tmp_path / "a.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_json(tmp_path)
+
+
+def test_a_digest_is_that_of_the_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_digest(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_moved_file_replaces_the_one_that_is_there(tmp_path):
+    (tmp_path / "new").write_text("new")
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "link").symlink_to("old")
+    move_file(tmp_path / "new", tmp_path / "link")
+    assert (tmp_path / "old").read_text() == "new" and (tmp_path / "link").is_symlink()
+    assert names(tmp_path) == ["link", "old"]

@@ -96,6 +96,8 @@ def test_minimise_turns_the_scale_round(kind):
 def test_scores_that_no_scale_fits(kind):
     with pytest.raises(InputError, match="'kind' has no score at all"):
         Scale.fit(kind, [], name="kind")
+    with pytest.raises(InputError, match=r"the one score of objective 'kind' is 0\.5, so no scale can be fitted"):
+        Scale.fit("quantile", [0.5], name="kind")
     with pytest.raises(InputError, match=r"all 3 scores of objective 'kind' equal 0\.5"):
         Scale.fit(kind, [0.5, 0.5, 0.5], name="kind")
     for bad in (math.nan, math.inf, -math.inf):
@@ -151,6 +153,14 @@ def test_unfitted_objective_goes_through_json():
         ({"name": "a", "scale_kind": "rank"}, "unknown scale 'rank'"),
         ({"name": "a", "phrases": ["one"]}, "phrases must be 5"),
         ({"name": "a", "scale": {"kind": "minmax", "low": 1, "high": 1}}, "low < high"),
+        ({"name": "a", "scale": {"kind": "minmax", "low": "0"}}, "a scale's low must be a finite number, found '0'"),
+        ({"name": "a", "scale": {"kind": "minmax", "high": 10**400}}, "a scale's high must be a finite number"),
+        ({"name": "a", "scale": {"kind": "fixed", "reverse": "false"}}, "reverse must be true or false"),
+        ({"name": "a", "scale": {"kind": "quantile", "knots": "0123"}}, "knots must be a list of numbers"),
+        ({"name": "a", "scale": {"kind": "quantile", "knots": [0, True]}}, "knots must be a finite number"),
+        ({"name": "a", "scale": []}, "a scale is an object"),
+        ({"name": "a", "phrases": "abcde"}, "phrases must be a list of texts"),
+        ({"name": "a", "spec": 3}, "spec must be text"),
         ({"name": "a", "scale": {"kind": "zscore", "mean": 0, "std": 0}}, "std > 0"),
         ({"name": "a", "scale": {"kind": "zscore", "mean": math.nan, "std": 1}}, "finite"),
         ({"name": "a", "scale": {"kind": "quantile", "knots": [1]}}, "ascending knots"),

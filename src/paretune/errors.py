@@ -7,8 +7,11 @@ do. The CLI prints that text and exits 2; a traceback is always our own fault.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+_LARGEST = sys.float_info.max  # a whole number may be larger than any float
 
 
 class InputError(ValueError):
@@ -22,6 +25,20 @@ class InputError(ValueError):
         where.append(f"field '{field}'" if field is not None else "")
         place = ", ".join(part for part in where if part)
         super().__init__(f"{place}: {message}" if place else message)
+
+
+def check_whole(value: object, name: str, *, least: int = 0) -> None:
+    """`InputError` unless `value` is a whole number of at least `least` (True and False are none)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} must be a whole number, found {value!r:.100}")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, found {value}")
+
+
+def check_number(value: object, name: str) -> None:
+    """`InputError` unless `value` is a finite number (True and False are none)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
+        raise InputError(f"{name} must be a finite number, found {value!r:.100}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -6,13 +6,16 @@ renamed when it is complete. JSON never holds NaN or infinity.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
+import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -97,6 +100,19 @@ def write_jsonl(path: Path | str, values: Iterable[Any]) -> int:
     return count
 
 
+def move_file(source: Path, target: Path | str) -> None:
+    """Rename a finished file over `target`, on the same file system; durable when this returns."""
+    target = check_parent(target)
+    os.replace(source, target)
+    _sync_folder(target.parent)
+
+
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_json(path: Path | str) -> Any:
     """Read a JSON file; a missing or broken one is an `InputError` that says where."""
     path = Path(path)
@@ -108,6 +124,66 @@ def read_json(path: Path | str) -> Any:
         raise InputError(f"is not UTF-8 text ({error})", file=path) from None
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", file=path, line=error.lineno) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise InputError(f"is JSON that cannot be read: {error}", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` inside the block: one process at a time, and a dead one holds nothing.
+
+    The kernel drops the lock with the process (`flock`), so a file that a killed run left behind locks nobody out. Its
+    text is the holder's process number, which the error of the one that comes second names. Raises `InputError` when
+    `what` ("training into this folder", say) is going on already, in another process or in this one.
+    """
+    path = check_parent(path)
+    new = [folder for folder in path.parents if not folder.exists()]
+    handle = _lock(path, what)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: whoever waits for the name makes a new file
+        os.close(handle)
+        with suppress(OSError):  # folders made for the lock alone go with it
+            for folder in new:
+                folder.rmdir()
+
+
+def _lock(path: Path, what: str) -> int:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # the one before took its folder along, just now
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(handle, 32).decode("ascii", "replace").strip()
+            os.close(handle)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise InputError(f"cannot be locked: {error.strerror}", file=path) from error
+            by = f"process {holder}" if holder.isdigit() else "another process"
+            raise InputError(
+                f"{what} is going on already, in {by}; wait for it, or choose another output", file=path
+            ) from None
+        try:
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                os.truncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # the one before let go of it, and of its name, between our two steps: again
+
+
+def cache_folder() -> Path:
+    """What can be made again is kept in $PARETUNE_CACHE, else $XDG_CACHE_HOME/paretune, else ~/.cache/paretune."""
+    if os.environ.get("PARETUNE_CACHE"):
+        return Path(os.environ["PARETUNE_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paretune"
 
 
 OURS = ".paretune"

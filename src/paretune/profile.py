@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from paretune.errors import InputError, did_you_mean
+from paretune.errors import InputError, check_number, did_you_mean
 
 Direction = Literal["maximise", "minimise"]
 ScaleKind = Literal["quantile", "minmax", "zscore", "sigmoid", "fixed"]
@@ -61,8 +61,10 @@ class Scale:
         if not all(math.isfinite(value) for value in values):
             raise InputError(f"objective '{name}' has a score that is not finite, so no scale can be fitted")
         if values[0] == values[-1]:
+            said = f"all {len(values)} scores" if len(values) > 1 else "the one score"
+            verb = "equal" if len(values) > 1 else "is"
             raise InputError(
-                f"all {len(values)} scores of objective '{name}' equal {values[0]:g}, so no scale can be fitted; "
+                f"{said} of objective '{name}' {verb} {values[0]:g}, so no scale can be fitted; "
                 "drop the objective, or score answers that differ in it"
             )
         if kind == "quantile":
@@ -116,15 +118,22 @@ class Scale:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scale:
         """Read the JSON form back, checked."""
-        kind = data.get("kind")
+        if not isinstance(data, Mapping):
+            raise InputError(f"a scale is an object with a 'kind', found {data!r:.100}")
+        kind, reverse, listed = data.get("kind"), data.get("reverse", False), data.get("knots", ())
         if kind not in SCALE_KINDS:
             raise InputError(f"unknown scale '{kind}'.{did_you_mean(str(kind), SCALE_KINDS)}")
-        numbers = {key: float(data[key]) for key in ("low", "high", "mean", "std") if key in data}
-        knots = tuple(float(value) for value in data.get("knots", ()))
-        scale = cls(kind, bool(data.get("reverse", False)), knots, **numbers)
-        finite = all(math.isfinite(value) for value in (*knots, *numbers.values()))
-        if not finite or scale.high <= scale.low or scale.std <= 0:
-            raise InputError(f"a {kind} scale needs finite numbers, low < high and std > 0")
+        if not isinstance(reverse, bool):
+            raise InputError(f"a scale's reverse must be true or false, found {reverse!r:.100}")
+        if not isinstance(listed, (list, tuple)):
+            raise InputError(f"a scale's knots must be a list of numbers, found {listed!r:.100}")
+        given = {key: data[key] for key in ("low", "high", "mean", "std") if key in data}
+        for key, value in [*given.items(), *(("knots", value) for value in listed)]:
+            check_number(value, f"a scale's {key}")
+        numbers, knots = {key: float(value) for key, value in given.items()}, tuple(map(float, listed))
+        scale = cls(kind, reverse, knots, **numbers)
+        if scale.high <= scale.low or scale.std <= 0:
+            raise InputError(f"a {kind} scale needs low < high and std > 0")
         if kind == "quantile" and (len(knots) < 2 or list(knots) != sorted(knots) or knots[0] == knots[-1]):
             raise InputError("a quantile scale needs two or more ascending knots")
         return scale
@@ -195,16 +204,20 @@ class Objective:
         for key in data:
             if key not in known:
                 raise InputError(f"objective '{data['name']}': unknown key '{key}'.{did_you_mean(key, known)}")
-        kind = data.get("scale_kind", "quantile")
+        kind, phrases, spec = data.get("scale_kind", "quantile"), data.get("phrases", ()), data.get("spec", "")
+        if not isinstance(phrases, (list, tuple)) or not all(isinstance(each, str) for each in phrases):
+            raise InputError(f"objective '{data['name']}': phrases must be a list of texts, found {phrases!r:.100}")
+        if not isinstance(spec, str):
+            raise InputError(f"objective '{data['name']}': spec must be text, found {spec!r:.100}")
         if kind not in SCALE_KINDS:
             raise InputError(f"unknown scale '{kind}'.{did_you_mean(str(kind), SCALE_KINDS)}")
         return cls(
             name=data["name"],
-            spec=str(data.get("spec", "")),
+            spec=spec,
             direction=data.get("direction", "maximise"),
-            scale=Scale.from_dict(data["scale"]) if data.get("scale") else None,
+            scale=Scale.from_dict(data["scale"]) if data.get("scale") is not None else None,
             scale_kind=kind,
-            phrases=tuple(str(phrase) for phrase in data.get("phrases", ())),
+            phrases=tuple(phrases),
         )
 
 
@@ -233,8 +246,8 @@ def check_profile(profile: Mapping[str, Any], names: Iterable[str], *, partial: 
         if name not in order:
             raise InputError(f"{what}: unknown objective '{name}'.{did_you_mean(str(name), order)}")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"{what}: '{name}' must be a number in [0, 1], found {value!r}")
-        if not math.isfinite(value) or not 0 <= value <= 1:
+            raise InputError(f"{what}: '{name}' must be a number in [0, 1], found {value!r:.100}")
+        if not 0 <= value <= 1:
             raise InputError(f"{what}: '{name}' must lie in [0, 1], found {value}")
     missing = [name for name in order if name not in profile]
     if missing and not partial:

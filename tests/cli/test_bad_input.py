@@ -205,6 +205,30 @@ def test_a_policy_that_is_no_policy(
 
 
 @pytest.mark.parametrize(
+    ("verb", "options", "message"),
+    [
+        ("sense", ["--pin", "brevty=0.5"], "Did you mean 'brevity'"),
+        ("sense", ["--pin", "brevity=2"], "must lie in [0, 1]"),
+        ("sense", ["--prompt", "a\udcff"], "--prompt: a text must not hold a lone surrogate"),
+        ("generate", ["--pin", "brevty=0.5"], "Did you mean 'brevity'"),
+        ("generate", ["--condition", "oness"], "Did you mean 'ones'"),
+        ("generate", ["--top-p", "0"], "top_p must lie in (0, 1]"),
+        ("generate", ["--prompt", " "], "--prompt: the prompt is empty"),
+    ],
+)
+def test_what_is_cheap_to_tell_is_told_before_the_model_is_loaded(
+    refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, options: list[str], message: str
+) -> None:
+    described = {"format": 1, "method": "sga", "base_model": "gone", "renderer": {}, "adapter": False, "head": {}}
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "policy.json").write_text(json.dumps(described | {"objectives": [{"name": "brevity"}]}))
+    prompt = [] if "--prompt" in options else ["--prompt", "Hi"]
+    monkeypatch.setattr("paretune.policy.load_policy", lambda *_, **__: pytest.fail("the model was loaded"))
+    assert message in refused(verb, policy, *prompt, *options, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "points.csv: holds no point"),

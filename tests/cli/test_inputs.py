@@ -24,8 +24,8 @@ def test_a_prompt_or_a_file_of_prompts(tmp_path: Path) -> None:
     [
         (None, None, "either --prompt TEXT or --prompts FILE"),
         ("a", Path("b"), "either --prompt TEXT or --prompts FILE"),
-        (" \n", None, "--prompt is empty"),
-        ("\udcff", None, "not valid text"),
+        (" \n", None, "--prompt: the prompt is empty"),
+        ("\udcff", None, "--prompt: a text must not hold a lone surrogate"),
         (None, Path("missing.txt"), "no such file"),
     ],
 )

@@ -88,20 +88,3 @@ def plain_model() -> Callable[[Path], tuple[Any, Any]]:
         )
 
     return load
-
-
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
-    """Makes a float64 model compute in float64 throughout: transformers' norms and eager softmax go down to float32."""
-    softmax = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=-1, dtype=None: softmax(x, dim=dim))
-
-    def lift(model: Any) -> Any:
-        for module in model.modules():
-            if type(module).__name__.endswith("RMSNorm"):
-                module.forward = lambda x, norm=module: (
-                    x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.variance_epsilon) * norm.weight
-                )
-        return model
-
-    return lift

@@ -60,6 +60,36 @@ def test_a_folder_that_is_no_model(tmp_path):
             load_backbone(missing)
 
 
+def test_a_mistyped_local_path_is_never_asked_of_the_hub(tmp_path, tiny_llama, monkeypatch):
+    from transformers import AutoTokenizer
+
+    asked = []
+
+    def ask(name, **options):
+        asked.append(name)
+        raise OSError("no such repository")
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "notes.txt").touch()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", ask)
+    for path in ("models/tinny", "./tinny", "~/no/such/tinny", "a/b/c", "models/", "models/sub/tinny"):
+        with pytest.raises(InputError, match=r"no such model folder|is no model folder"):
+            load_backbone(path)
+    for path, message in (("notes.txt", "is a file"), (" ", "a model is a folder"), (5, "a model is a folder")):
+        with pytest.raises(InputError, match=message):
+            load_backbone(path)
+    with pytest.raises(InputError, match="a model is a folder"):
+        load_backbone("a\0b")
+    with pytest.raises(InputError):
+        load_backbone("x" * 5000)
+    asked.clear()
+    for name in ("org/name", "name"):  # what may be on the hub is asked for
+        with pytest.raises(InputError, match="no such repository"):
+            load_backbone(name)
+    assert asked == ["org/name", "name"]
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -12,9 +12,11 @@ from paretune.policy.belief import (
     Belief,
     belief_of,
     conformal_quantile,
+    measured,
     negative_log_likelihood,
     probit,
     residual_covariance,
+    whitened,
 )
 
 NAN = math.nan
@@ -80,13 +82,13 @@ def test_the_mean_of_phi_is_its_closed_form():
 def test_a_networks_own_profile_is_the_mean_of_the_belief_made_of_it():
     profile = torch.tensor([[0.02, 0.5, 0.97]])
     cov = torch.tensor([[1.0, 0.4, 0.0], [0.4, 2.0, 0.3], [0.0, 0.3, 0.5]])
-    belief = belief_of(profile, torch.tensor([[1.0, 0.5, 2.0]]), cov)
+    belief = belief_of(profile, measured(torch.tensor([[1.0, 0.5, 2.0]]).diag_embed(), cov))
     torch.testing.assert_close(belief.profile(), profile)
     assert belief.sigma[0].tolist() == pytest.approx([1.0, 0.5 * math.sqrt(2), 2 * math.sqrt(0.5)])
 
 
 def test_pins_on_what_does_not_correlate_change_nothing():
-    belief = belief_of(torch.tensor([[0.3, 0.8]]), torch.ones(1, 2), torch.eye(2))
+    belief = belief_of(torch.tensor([[0.3, 0.8]]), torch.eye(2)[None])
     assert belief.given(torch.tensor([[0.99, NAN]])).profile()[0, 1].item() == pytest.approx(0.8, abs=1e-6)
 
 
@@ -113,6 +115,21 @@ def test_missing_objectives_leave_exactly_the_marginal_likelihood():
             assert found[row].item() == pytest.approx(0)
     found.sum().backward()
     assert torch.isfinite(factor.grad).all()
+
+
+def test_whitened_residuals_of_a_true_covariance_have_the_identity_as_theirs_and_a_wrong_one_is_put_right():
+    draw, n = torch.Generator().manual_seed(6), 20_000
+    size = torch.where(torch.rand(n, generator=draw) < 0.5, 0.5, 2.0)[:, None]  # one prompt is told from another
+    truth = torch.linalg.cholesky(torch.tensor([[0.49, 0.42], [0.42, 0.64]]))
+    error = size * (torch.randn(n, 2, generator=draw) @ truth.T)
+    error[::4, 0], error[1::4, 1] = NAN, NAN
+    right = size[..., None] * truth
+    cov = residual_covariance(whitened(right, error))
+    torch.testing.assert_close(cov, torch.eye(2), atol=0.04, rtol=0)
+    torch.testing.assert_close(whitened(right, error).isnan(), error.isnan())
+    wrong = size[..., None] * torch.diag(torch.tensor([2.0, 3.0]))  # too wide, and no correlation
+    found = measured(wrong, residual_covariance(whitened(wrong, error)))
+    torch.testing.assert_close(found, right @ right.mT, atol=0.1, rtol=0.05)
 
 
 def test_intervals_reach_the_ends_where_values_were_clipped():

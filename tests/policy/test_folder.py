@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from paretune.errors import InputError
 from paretune.files import read_json
+from paretune.policy import folder as folder_room
 from paretune.policy import load_policy, save_policy
+from paretune.policy.backbone import fingerprint
+from paretune.policy.folder import load_tokenizer
 from paretune.policy.head import HeadConfig, SensingHead
+from paretune.profile import Objective, Scale
 from paretune.training.head_fit import fit_head
 
 
@@ -31,7 +36,8 @@ def tensors_of(path):
 
 
 def edit(folder, **changes):
-    described = read_json(folder / "policy.json") | changes
+    """Change fields, and leave the digest out, with which no change would come further than to the seal."""
+    described = read_json(folder / "policy.json") | {"digest": "GONE"} | changes
     (folder / "policy.json").write_text(json.dumps({key: value for key, value in described.items() if value != "GONE"}))
 
 
@@ -110,6 +116,8 @@ def test_the_adapter_is_a_plain_peft_adapter(saved, tiny_llama):
     from transformers import AutoModelForCausalLM
 
     policy, folder = saved
+    targets = read_json(folder / "adapter" / "adapter_config.json")["target_modules"]
+    assert targets == sorted(targets) and len(targets) > 1  # PEFT writes a set, in the order of the day
     names = load_file(str(folder / "adapter" / "adapter_model.safetensors")).keys()
     assert all("lora_A" in name or "lora_B" in name for name in names)
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_llama), str(folder / "adapter")).eval()
@@ -202,6 +210,149 @@ def test_a_policy_json_that_does_not_fit(saved, changes, message):
     edit(saved[1], **changes)
     with pytest.raises(InputError, match=message):
         load_policy(saved[1])
+
+
+# --- the seal -----------------------------------------------------------------------------------------------------
+
+
+def leaves(value, path=()):
+    """Paths of all values inside, whole objects and lists among them; of a long list the ends."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from leaves(each, (*path, key))
+    elif isinstance(value, list):
+        for at in sorted({0, len(value) - 1} if value else ()):
+            yield from leaves(value[at], (*path, at))
+
+
+def changed(described, path, value):
+    copy = json.loads(json.dumps(described))
+    inside = copy
+    for key in path[:-1]:
+        inside = inside[key]
+    inside[path[-1]] = value
+    return copy
+
+
+def test_every_field_that_was_edited_is_named_before_the_model_is_loaded(saved, monkeypatch):
+    _, folder = saved
+    path = folder / "policy.json"
+    described = read_json(path)
+    monkeypatch.setattr("paretune.policy.folder.load_base", lambda *_: pytest.fail("the model was loaded"))
+    objectives = described["objectives"]
+    edits = {
+        "order": ("objectives", [objectives[1], objectives[0], objectives[2]]),
+        "a phrase": ("objectives", changed(objectives, (0, "phrases", 0), "Be endless.")),
+        "a scale turned round": ("objectives", changed(objectives, (1, "scale", "reverse"), True)),
+        "a direction": ("objectives", changed(objectives, (2, "direction"), "maximise")),
+        "the style": ("renderer", {"style": "scores", "snap": "paper"}),
+        "the read-out": ("head", described["head"] | {"readout": "mean"}),
+        "the layer": ("head", described["head"] | {"layer": 0.5}),
+        "the method": ("method", "dpo"),
+        "the base": ("base_fingerprint", "0" * 16),
+        "the precision": ("dtype", "bfloat16"),
+        "the tokenizer": ("tokenizer", described["tokenizer"] | {"ids": "0" * 16}),
+    }
+    for name, (field, value) in edits.items():
+        path.write_text(json.dumps(described | {field: value}))
+        what = "is not what it was" if field in described else "was added"
+        with pytest.raises(InputError, match=rf"policy\.json, field '{field}': {what}: .* train again"):
+            load_policy(folder)
+            pytest.fail(name)
+    path.write_text(json.dumps({key: value for key, value in described.items() if key != "data"}))
+    with pytest.raises(InputError, match="field 'data': is gone"):
+        load_policy(folder)
+
+
+def test_what_may_change_is_not_sealed_and_an_old_folder_has_no_seal(saved, tiny_llama, tmp_path, prompts):
+    policy, folder = saved
+    path = folder / "policy.json"
+    described = read_json(path)
+    shutil.copytree(tiny_llama, tmp_path / "moved")
+    changes = {"base_model": str(tmp_path / "moved"), "versions": {"paretune": "9"}}
+    path.write_text(json.dumps(dict(reversed((described | changes).items())), indent=None))  # in any order and layout
+    assert load_policy(folder).sense(prompts) == policy.sense(prompts)
+    del described["digest"]
+    path.write_text(json.dumps(described | {"renderer": {"style": "scores", "snap": "none"}}))
+    assert load_policy(folder).renderer.style == "scores"
+
+
+@pytest.mark.parametrize("digest", [5, "x", [], {"method": 3}])
+def test_a_seal_that_is_none(saved, digest):
+    edit(saved[1], digest=digest)
+    with pytest.raises(InputError, match=r"policy\.json, field"):
+        load_policy(saved[1])
+
+
+def test_a_saved_folder_can_be_saved_again(saved, tmp_path):
+    load = load_policy(saved[1])
+    save_policy(load, tmp_path / "again", metrics={})
+    assert read_json(tmp_path / "again" / "policy.json") == read_json(saved[1] / "policy.json")
+
+
+WRONG = [None, "x", "", [], [3], -1, 1.5, 1e308, True, {}, {"kind": "x"}, int("9" * 400), "\x00"]
+
+
+def test_a_value_of_any_other_type_anywhere_is_an_input_error_or_loads(make_policy, tiny_llama, tmp_path, monkeypatch):
+    policy = make_policy(tiny_llama)
+    policy.peft, policy.causal = None, policy.peft.unload()
+    means = {"brevity": 0.5, "cheer": 0.5, "rude_words": 0.5}
+    policy.metadata |= {
+        "mean_profile": means,
+        "train_prompts": ["a" * 16],
+        "base_fingerprint": "b",
+        "config": {"lr": 1},
+    }
+    del policy.metadata["adapter"]
+    knots = Objective("knots", scale=Scale.fit("quantile", range(200)))
+    policy.objectives[2] = replace(policy.objectives[2], scale=knots.scale, scale_kind="quantile")
+    folder = tmp_path / "p"
+    save_policy(policy, folder, metrics={})
+    # all the same each time, and slow; what it is given is looked at as ever
+    tokenizer = load_tokenizer(folder)
+    monkeypatch.setattr("paretune.policy.folder.load_tokenizer", lambda folder: tokenizer)
+    monkeypatch.setattr("paretune.policy.tokenizer.tokenizer_fingerprint", lambda *_: described["tokenizer"])
+    real = folder_room.load_backbone
+
+    def load(source, *, dtype, device):
+        if source != policy.base or dtype != "float32":
+            return real(source, dtype=dtype, device=device)
+        return policy.causal, None
+
+    monkeypatch.setattr("paretune.policy.folder.load_backbone", load)
+    described = read_json(folder / "policy.json") | {"base_fingerprint": fingerprint(policy.causal)}
+    del described["digest"]
+    told = loaded = 0
+    for path in leaves(described):
+        for value in WRONG:
+            try:
+                text = json.dumps(changed(described, path, value))
+                (folder / "policy.json").write_text(text)
+                load_policy(folder).sense(["Hi"])
+                loaded += 1
+            except InputError:
+                told += 1
+            except Exception as error:
+                raise AssertionError(f"{path} = {value!r:.50}") from error
+    assert told > 400 and loaded > 50
+    (folder / "policy.json").write_text('{"format": ' + "9" * 5000 + "}")
+    with pytest.raises(InputError, match="is JSON that cannot be read"):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize("size", [{"width": 60_000}, {"width": 10**9}, {"depth": 99}, {"depth": 10**9}, {"width": 1.5}])
+def test_a_head_of_another_size_is_told_before_it_is_made(saved, size):
+    edit(saved[1], head=read_json(saved[1] / "policy.json")["head"] | size)
+    with pytest.raises(InputError, match=r"does not belong|head: (width|depth) must be"):
+        load_policy(saved[1])
+
+
+@pytest.mark.parametrize("folder", [5, None, ["x"], b"x"])
+def test_a_policy_that_is_no_folder_name(folder):
+    with pytest.raises(InputError, match="a policy is a folder, found"):
+        load_policy(folder)
 
 
 @pytest.mark.parametrize(("text", "message"), [("[]", "must be a JSON object"), ("{", "line 1: is not JSON")])
@@ -363,8 +514,7 @@ def test_a_folder_from_before_intervals_loads_without_them(saved, prompts):
 )
 def test_a_mean_profile_that_is_none(saved, profile, message):
     _, folder = saved
-    described = read_json(folder / "policy.json") | {"mean_profile": profile}
-    (folder / "policy.json").write_text(json.dumps(described))
+    edit(folder, mean_profile=profile)
     with pytest.raises(InputError, match=message):
         load_policy(folder)
 

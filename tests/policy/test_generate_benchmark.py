@@ -11,10 +11,13 @@ import pytest
 
 @pytest.fixture(scope="module")
 def benchmark():
-    path = Path(__file__).parents[2] / "benchmarks" / "generate.py"
+    folder = Path(__file__).parents[2] / "benchmarks"
+    path = folder / "generate.py"
     spec = importlib.util.spec_from_file_location("generate_benchmark", path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        spec.loader.exec_module(module)
     return module
 
 
@@ -34,6 +37,11 @@ def test_the_arms_write_the_same_tokens(benchmark, policy):
     assert guided.tokens == 8
     assert benchmark.plain(policy, [ids], 8) == [guided.text]
     assert benchmark.transformers_generate(policy, ids, 8) == guided.text
+
+
+def test_the_smallest_sizes_are_measured_too(benchmark, policy):
+    out = benchmark.measure(policy, 1, 1, 1, 1)
+    assert out["new_tokens"] == 1 and out["tokens_per_second_batch"] > 0
 
 
 def test_the_figures_are_json(benchmark, policy):

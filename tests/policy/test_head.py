@@ -11,6 +11,7 @@ from torch import nn
 
 from paretune.errors import InputError
 from paretune.policy.head import HeadConfig, SensingHead
+from paretune.policy.head_kinds import FLOOR
 
 NAN = math.nan
 
@@ -198,6 +199,32 @@ def test_a_pin_moves_what_correlates_with_it_and_makes_it_surer(kind):
         :, 1:
     ].square().mean()
     assert (given.high_BM - given.low_BM)[:, 1].mean() < 0.9 * (plain.high_BM - plain.low_BM)[:, 1].mean()
+
+
+def test_a_gaussian_head_that_states_twice_the_spread_and_no_correlation_is_put_right():
+    rows, sd, rho = 20_000, 0.7, 0.8
+    draw = torch.Generator().manual_seed(0)
+    mu = torch.randn(rows, 2, generator=draw) / 2
+    shared = torch.randn(rows, 1, generator=draw)
+    z = mu + sd * (rho**0.5 * shared + (1 - rho) ** 0.5 * torch.randn(rows, 2, generator=draw))
+    entry = math.log(math.expm1(2 * sd - FLOOR))  # softplus and the floor make it 2 sd
+    raw = torch.cat([mu, torch.tensor([entry, 0.0, entry]).expand(rows, -1)], 1)
+    head = SensingHead(4, 2, HeadConfig(kind="gaussian", width=4)).eval()
+    assert head.belief(raw).sigma[0].tolist() == pytest.approx([2 * sd] * 2)
+    targets = torch.special.ndtr(z)
+    head.calibrate(raw, raw, targets, targets)
+    belief, var = head.belief(raw), sd**2
+    assert belief.cov[0].flatten().tolist() == pytest.approx([var, rho * var, rho * var, var], abs=0.02)
+    assert torch.equal(belief.mu, mu)
+    # the closed forms: the mean of Phi(z), and the same of z_2 given z_1
+    torch.testing.assert_close(head.profile(raw), torch.special.ndtr(mu / (1 + var) ** 0.5), atol=0.005, rtol=0)
+    pins = torch.stack([targets[:, 0], torch.full((rows,), NAN)], 1)
+    given = mu[:, 1] + rho * (z[:, 0].clamp(-2.326, 2.326) - mu[:, 0])
+    wanted = torch.special.ndtr(given / (1 + var * (1 - rho**2)) ** 0.5)
+    found = head.predict(raw, pins)
+    torch.testing.assert_close(found.profile_BM[:, 1], wanted, atol=0.02, rtol=0)
+    inside = ((targets >= found.low_BM) & (targets <= found.high_BM))[:, 1].float().mean()
+    assert inside.item() == pytest.approx(0.8, abs=0.02)
 
 
 def test_intervals_are_nested_and_levels_are_named():

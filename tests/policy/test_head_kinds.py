@@ -40,7 +40,7 @@ def test_soft_labels_lie_between_neighbouring_centres():
 def test_binned_expectation_and_quantiles_by_hand():
     kind = Binned(1, 3)  # centres 0, .5, 1; edges 0, .25, .75, 1
     raw = torch.log(torch.tensor([[0.2, 0.5, 0.3]]))
-    assert kind.profile(raw).item() == pytest.approx(0.55)
+    assert kind.expectation(raw).item() == pytest.approx(0.55)
     for q, value in ((0.1, 0.125), (0.2, 0.25), (0.45, 0.5), (0.7, 0.75), (0.85, 0.875), (1.0, 1.0)):
         assert kind.quantile(raw, q).item() == pytest.approx(value, abs=1e-5)
 
@@ -58,7 +58,7 @@ def test_binned_starts_at_any_mean():
     for bins in (2, 11):
         kind = Binned(3, bins)
         torch.testing.assert_close(
-            kind.profile(kind.start(mean, torch.full((3,), 0.2))[None])[0], mean, atol=1e-3, rtol=0
+            kind.expectation(kind.start(mean, torch.full((3,), 0.2))[None])[0], mean, atol=1e-3, rtol=0
         )
 
 
@@ -88,8 +88,8 @@ def test_gaussian_parts_and_likelihood():
 def test_gaussian_starts_at_the_mean_with_a_spread():
     kind, mean = Gaussian(3), torch.tensor([0.1, 0.5, 0.9])
     raw = kind.start(mean, torch.tensor([0.1, 0.2, 0.1]))[None]
-    torch.testing.assert_close(kind.profile(raw)[0], mean, atol=1e-3, rtol=0)
-    assert (kind.belief(raw, raw).sigma >= 0.29).all()
+    torch.testing.assert_close(kind.profile(raw, torch.eye(3))[0], mean, atol=1e-3, rtol=0)
+    assert (kind.belief(raw, torch.eye(3)).sigma >= 0.29).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

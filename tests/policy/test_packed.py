@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paretune.errors import InputError
-from paretune.policy.packed import Branch, Packed, collate, forward, label_logp
+from paretune.policy.packed import Branch, Packed, collate, end_states, forward, label_logp
 from tiny_models import WINDOWED, windowed
 
 ROWS = [
@@ -263,3 +263,15 @@ def test_the_head_may_read_a_span_after_an_earlier_layer(model, checkpointing):
         torch.testing.assert_close(found[name], each, atol=1e-9, rtol=1e-9, msg=name)
     with pytest.raises(InputError, match="2 layers, so the head cannot read after layer 9"):
         forward(model, collate(rows, PAD), layer=9)
+
+
+@torch.no_grad()
+def test_the_end_states_are_those_of_the_last_tokens_alone(model):
+    rows = [*ROWS, *FOREST, Packed([8, 9], [Branch([], [])])]
+    found = iter(end_states(model, collate(rows, PAD)))
+    for row in rows:
+        for each in row.branches:
+            ids = torch.tensor([[*row.prefix, *each.suffix, *each.completion]])
+            alone = model(ids, output_hidden_states=True).hidden_states[-1][0, -1]
+            torch.testing.assert_close(next(found), alone, atol=1e-9, rtol=0)
+    assert next(found, None) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import time
 import pytest
 
 from paretune.errors import InputError
+from paretune.files import locked
 from paretune.policy import sample
-from paretune.policy.sample import Journal, instructed, read_instructions
+from paretune.policy.sample import Journal, Sampled, instructed, read_instructions
 
 QUICK = dict(n=2, max_new_tokens=6, dtype="float32", batch_size=4)
 
@@ -138,6 +140,78 @@ def test_prompts_that_do_not_fit_are_dropped_and_counted(prompts, tiny_gpt2, tmp
     assert not (tmp_path / "none.jsonl").exists()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_prompt_is_prefilled_once_and_its_completions_are_those_of_a_prefill_each(
+    prompts, vary, tiny_model, tmp_path, monkeypatch, temperature
+):
+    from paretune.policy.engine import prefill
+
+    module, counts = sys.modules["paretune.policy.sample"], []  # the name in the package is the function's
+
+    def once(causal, rows, pad_id):
+        counts.append(len(rows))
+        return prefill(causal, rows, pad_id)
+
+    def each(causal, rows, pad_id):
+        # every row as often as it is asked for, as if nothing were shared
+        state = prefill(causal, [row for row in rows for _ in range(3)], pad_id)
+        select = state.select
+
+        def apart(index):
+            seen = dict.fromkeys(range(len(rows)), 0)
+            places = []
+            for row in index:
+                places.append(3 * row + seen[row])
+                seen[row] += 1
+            select(places)
+            state.select = select
+
+        state.select = apart
+        return state
+
+    options = {**QUICK, "n": 4, "batch_size": 8, "temperature": temperature, "dtype": "float64"}
+    for name, how in (("once", once), ("each", each)):
+        monkeypatch.setattr(module, "prefill", how)
+        sample(prompts, str(tiny_model), tmp_path / f"{name}.jsonl", vary=vary, **options)
+    assert (tmp_path / "once.jsonl").read_bytes() == (tmp_path / "each.jsonl").read_bytes()
+    assert sum(counts) == 9 * 3  # four completions a prompt under three instructions: the first and the fourth share
+    counts.clear()
+    monkeypatch.setattr(module, "prefill", once)
+    sample(prompts, str(tiny_model), tmp_path / "plain.jsonl", **options)
+    assert sum(counts) == 9
+
+
+def test_a_tokenizer_of_another_model_is_noticed(prompts, tiny_llama, tmp_path):
+    from tiny_models import tiny_tokenizer
+
+    shutil.copytree(tiny_llama, tmp_path / "model")
+    own = tiny_tokenizer("llama")
+    own.add_tokens([f"word{i}" for i in range(40)])
+    own.chat_template = own.chat_template.replace("assistant", "assistant word39")
+    own.save_pretrained(tmp_path / "model")
+    with pytest.raises(InputError, match=r"gives ids up to 439, but the model at '.*' has 400 embeddings"):
+        sample(prompts, str(tmp_path / "model"), tmp_path / "out.jsonl", **QUICK)
+
+
+def test_a_prompt_that_the_template_refuses_is_named(tiny_llama, tmp_path):
+    shutil.copytree(tiny_llama, tmp_path / "model")
+    template = "{% if 'odd' in messages[0].content %}{{ raise_exception('no odd talk') }}{% endif %}"
+    (tmp_path / "model" / "chat_template.jinja").write_text(template + "{{ messages[-1].content }}:")
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "fine"}\n{"id": "strange", "prompt": "odd"}\n')
+    with pytest.raises(InputError, match=r"row 'strange': the chat template cannot render .* no odd talk"):
+        sample(data, str(tmp_path / "model"), tmp_path / "out.jsonl", **QUICK)
+
+
+def test_two_runs_into_one_output(prompts, tiny_qwen, tmp_path):
+    with (
+        locked(tmp_path / ".out.jsonl.lock", "sampling"),
+        pytest.raises(InputError, match=r"sampling into .*out\.jsonl is going on already, in process \d+"),
+    ):
+        sample(prompts, str(tiny_qwen), tmp_path / "out.jsonl", **QUICK)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 # --- resuming -----------------------------------------------------------------------------------------------------
 
 
@@ -172,8 +246,10 @@ def stopped(prompts, vary, tiny_qwen, tmp_path, monkeypatch):
 
 def test_a_stopped_run_goes_on_where_it_stopped(stopped, prompts, vary, tiny_qwen):
     whole, out = stopped
+    whole_tokens = sample(prompts, str(tiny_qwen), whole, vary=vary, overwrite=True, **QUICK).tokens
     result = sample(prompts, str(tiny_qwen), out, vary=vary, **QUICK)
     assert (result.resumed, result.rows, result.completions) == (6, 9, 18)
+    assert 0 < result.new_tokens < result.tokens == whole_tokens
     assert out.read_bytes() == whole.read_bytes()
     assert not journal_of(out).exists()
 
@@ -192,7 +268,7 @@ def test_a_journal_keeps_any_text(tmp_path):
     from paretune.data import Completion
 
     text = "one\u2028two\x85three\x0cfour\nfive\r\n"
-    done = {"a": [Completion(text, extra={"finished": True})], "b": [Completion("")]}
+    done = {"a": Sampled([Completion(text, extra={"finished": True})], 7), "b": Sampled([Completion("")], 0)}
     journal = Journal(tmp_path / "out.jsonl", {})
     journal.append(done)
     journal.close()
@@ -250,8 +326,11 @@ def test_a_killed_process_goes_on_where_it_stopped(prompts, tiny_qwen, tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 0}, "n and batch_size must be at least 1"),
-        ({"batch_size": 0}, "n and batch_size must be at least 1"),
+        ({"n": 0}, "n must be at least 1"),
+        ({"n": 2.0}, "n must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": "4"}, "batch_size must be a whole number"),
+        ({"seed": "x"}, "seed must be a whole number"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 0.0}, "top_p"),
         ({"max_new_tokens": 0}, "max_new_tokens"),

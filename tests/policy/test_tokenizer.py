@@ -22,7 +22,8 @@ def saved(tiny_llama, make_policy, tmp_path):
 
 
 def edit(folder, **changes):
-    described = read_json(folder / "policy.json") | changes
+    """Change fields, and leave the digest out, with which no change would come further than to the seal."""
+    described = read_json(folder / "policy.json") | {"digest": "GONE"} | changes
     (folder / "policy.json").write_text(json.dumps({key: value for key, value in described.items() if value != "GONE"}))
 
 
@@ -31,7 +32,7 @@ def test_the_tokenizers_fingerprint_survives_saving(request, make_policy, tmp_pa
     policy = make_policy(request.getfixturevalue(fixture))
     save_policy(policy, tmp_path / "p", metrics={})
     described = read_json(tmp_path / "p" / "policy.json")
-    assert described["tokenizer"] == tokenizer_fingerprint(policy.tokenizer)
+    assert described["tokenizer"] == tokenizer_fingerprint(policy.tokenizer, tmp_path / "p")
     loaded = load_policy(tmp_path / "p")
     assert "tokenizer" not in loaded.metadata
     save_policy(loaded, tmp_path / "again", metrics={})
@@ -41,6 +42,20 @@ def test_the_tokenizers_fingerprint_survives_saving(request, make_policy, tmp_pa
 def test_a_folder_without_a_fingerprint_loads_as_before(saved, prompts):
     policy, folder = saved
     edit(folder, tokenizer="GONE")
+    assert load_policy(folder).sense(prompts) == policy.sense(prompts)
+
+
+def test_a_fingerprint_of_before_the_merges_were_in_it_passes(saved, prompts):
+    policy, folder = saved
+    known = read_json(folder / "policy.json")["tokenizer"]
+    edit(folder, tokenizer={part: known[part] for part in ("size", "ids", "special", "template")})
+    assert load_policy(folder).sense(prompts) == policy.sense(prompts)
+
+
+def test_a_tokenizer_file_laid_out_otherwise_passes(saved, prompts):
+    policy, folder = saved
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=7))
     assert load_policy(folder).sense(prompts) == policy.sense(prompts)
 
 
@@ -59,6 +74,22 @@ def forget_a_merge(folder):
     data = json.loads(path.read_text())
     data["model"]["merges"] = data["model"]["merges"][1:]
     path.write_text(json.dumps(data))
+
+
+def swap_two_rare_merges(folder):
+    """Two merges that no everyday text shows at work change their order; the vocabulary stays."""
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    merges = data["model"]["merges"]
+    merges[-1], merges[-2] = merges[-2], merges[-1]
+    path.write_text(json.dumps(data))
+
+
+def other_steps(folder):
+    """Texts are normalised first; ASCII stays what it is."""
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"normalizer": {"type": "StripAccents"}}))
 
 
 def other_end(folder):
@@ -82,11 +113,13 @@ def other_tokenizer(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (swap_two_ids, r"tokenizer\.json: the token ids of a text is not what it was when the policy was saved"),
+        (swap_two_ids, r"tokenizer\.json: the token ids of a text changed since the policy was saved"),
+        (swap_two_rare_merges, r"tokenizer\.json: its vocabulary, merges or the steps around them changed"),
+        (other_steps, r"tokenizer\.json: (its vocabulary|the token ids)"),
         (forget_a_merge, r"tokenizer\.json: the token ids of a text"),
         (other_end, r"tokenizer_config\.json: its special and added tokens"),
         (other_template, r"chat_template\.jinja: its chat template"),
-        (other_tokenizer, "the folder's tokenizer files were changed .* restore them"),
+        (other_tokenizer, "the folder's tokenizer files were edited, .* restore them"),
     ],
 )
 def test_tokenizer_files_that_were_changed_are_told(saved, change, message):

@@ -10,6 +10,7 @@ import torch
 
 from paretune.errors import InputError
 from paretune.evaluation.head import fit_ridge
+from paretune.policy.belief import probit
 from paretune.policy.head import HeadConfig, SensingHead
 from paretune.policy.head_kinds import KINDS
 from paretune.training.head_fit import ENOUGH, LARGE, fit_head, make_folds
@@ -160,6 +161,28 @@ def test_given_the_true_value_of_one_the_other_is_sensed_better_and_still_covere
     inside = ((targets[500:] >= given.low_BM) & (targets[500:] <= given.high_BM))[:, 1].float().mean().item()
     assert inside == pytest.approx(0.8, abs=0.08)
     assert (given.high_BM - given.low_BM)[:, 1].mean() < 0.8 * (plain.high_BM - plain.low_BM)[:, 1].mean()
+
+
+def test_a_pin_tells_the_gaussian_head_as_much_as_it_tells_the_regression_head():
+    gains = {}
+    for kind in ("regression", "gaussian"):
+        draw = torch.Generator().manual_seed(1)
+        x, shared = torch.randn(2150, 12, generator=draw), torch.randn(2150, 1, generator=draw)
+        z = 0.8 * x[:, :2] + 0.7 * (0.85**0.5 * shared + 0.15**0.5 * torch.randn(2150, 2, generator=draw))
+        targets = torch.special.ndtr(z)
+        head, _ = fitted((x[:150], targets[:150]), config=HeadConfig(kind=kind, **OURS), epochs=30, lr=3e-3)
+        pins = torch.stack([targets[150:, 0], torch.full((2000,), NAN)], 1)
+        with torch.no_grad():
+            raw = head(x[150:])
+            alone, given = (r2(targets[150:], head.predict(raw, each).profile_BM)[1] for each in (None, pins))
+            error = probit(targets[150:]) - head.belief(raw).mu
+            stated = head.belief(raw).cov.mean(0)
+        gains[kind] = (given - alone).item()
+        real = error.T @ error / len(error)
+        assert (stated.diagonal() / real.diagonal()).sqrt().tolist() == pytest.approx([1.1, 1.1], abs=0.15)
+        correlation = [each[0, 1] / (each[0, 0] * each[1, 1]).sqrt() for each in (stated, real)]
+        assert correlation[0].item() == pytest.approx(correlation[1].item(), abs=0.08)
+    assert gains["gaussian"] > gains["regression"] - 0.01 and gains["regression"] > 0.25
 
 
 # --- missing, few, many, odd ------------------------------------------------------------------------------------------

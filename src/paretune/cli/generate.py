@@ -56,16 +56,21 @@ def generate(
     """
     from paretune.files import write_jsonl
     from paretune.policy import load_policy
+    from paretune.policy.engine import Sampling
+    from paretune.policy.folder import read_objectives
     from paretune.profile import parse_pins
 
     rows = read_prompts(prompt, prompts)
     check_target_file(out, overwrite=overwrite)
-    loaded = load_policy(policy, base=base)
-    names = [objective.name for objective in loaded.objectives]
-    answers = loaded.generate(
+    # all that is cheap to tell, before the model is loaded
+    Sampling(max_new_tokens, temperature, top_p)
+    names = [objective.name for objective in read_objectives(policy)]
+    wanted = read_condition(condition, names, len(rows)) if condition is not None else None
+    pins = parse_pins(pin or (), names) or None
+    answers = load_policy(policy, base=base).generate(
         [row.prompt for row in rows],
-        condition=read_condition(condition, names, len(rows)) if condition is not None else None,
-        pins=parse_pins(pin or (), names) or None,
+        condition=wanted,
+        pins=pins,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def read_prompts(prompt: str | None, prompts: Path | None) -> list[Row]:
     """The prompts as rows, from the one of the two options that is given."""
     from paretune.data import read_rows
+    from paretune.data.prompts import as_chat
     from paretune.data.rows import Row
 
     if (prompt is None) == (prompts is None):
@@ -24,13 +25,7 @@ def read_prompts(prompt: str | None, prompts: Path | None) -> list[Row]:
     if prompts is not None:
         return read_rows(prompts)
     assert prompt is not None
-    if not prompt.strip():
-        raise InputError("--prompt is empty")
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InputError("--prompt is not valid text (UTF-8)") from None
-    return [Row(prompt=[{"role": "user", "content": prompt}], id="row-1")]
+    return [Row(prompt=as_chat(prompt, "--prompt"), id="row-1")]
 
 
 def check_target_file(path: Path | None, *, overwrite: bool) -> None:

@@ -59,9 +59,14 @@ def sample(
     )
 
     def show() -> None:
-        say(f"{out}: {result.completions:,} completions of {result.rows:,} prompts, {result.tokens:,} tokens")
+        say(
+            f"{out}: {result.completions:,} completions of {result.rows:,} {'prompt' if result.rows == 1 else 'prompts'}, {result.tokens:,} tokens"
+        )
         if result.resumed:
-            say(f"{result.resumed:,} prompts were there from an interrupted run")
+            say(
+                f"{result.resumed:,} prompts were there from an interrupted run; "
+                f"{result.new_tokens:,} tokens are of this one"
+            )
         if result.dropped:
             say(f"{result.dropped:,} prompts were dropped")
 

@@ -31,13 +31,13 @@ def sense(
     """
     from paretune.files import write_jsonl
     from paretune.policy import load_policy
+    from paretune.policy.folder import read_objectives
     from paretune.profile import parse_pins
 
     rows = read_prompts(prompt, prompts)
     check_target_file(out, overwrite=overwrite)
-    loaded = load_policy(policy, base=base)
-    pins = parse_pins(pin or (), [objective.name for objective in loaded.objectives])
-    found = loaded.predict([row.prompt for row in rows], pins or None, progress=bars())
+    pins = parse_pins(pin or (), [objective.name for objective in read_objectives(policy)])
+    found = load_policy(policy, base=base).predict([row.prompt for row in rows], pins or None, progress=bars())
     records = [
         {"id": row.id, "prompt": row.to_dict()["prompt"], "profile": each.profile, "interval": each.interval}
         for row, each in zip(rows, found, strict=True)

@@ -62,7 +62,9 @@ def train(
         sizes = [f"{result.metrics[key]:,} {word}" for key, word in parts if key in result.metrics]
         if sizes:
             say("prompts: " + ", ".join(sizes))
-        told = {"rows", "pairs", "steps", "seconds", *(key for key, _ in parts)}
+        if result.metrics.get("near_duplicates"):
+            say(f"{result.metrics['near_duplicates']:,} prompts stay in one part with a near-duplicate")
+        told = {"near_duplicates", "rows", "pairs", "steps", "seconds", *(key for key, _ in parts)}
         for line in table(sorted(item for item in result.metrics.items() if item[0] not in told)):
             say(f"  {line}")
         dropped = {cause: count for cause, count in result.dropped.items() if count}

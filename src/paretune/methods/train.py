@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paretune.files import check_target_folder
+from paretune.files import check_target_folder, locked
 from paretune.methods.base import Method
 from paretune.methods.prepare import Encoded, encode_split, prepare, train_keys
 from paretune.methods.registry import get_method
@@ -24,6 +24,7 @@ from paretune.policy.backbone import context_length, decoder_layers, fingerprint
 from paretune.policy.head import SensingHead
 from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
+from paretune.rewards.encoder import locate_model
 from paretune.training import Journal, TrainConfig, TrainModule, add_adapter, resolve, run
 
 
@@ -59,12 +60,32 @@ def train(
     """Train a policy by `method` on scored rows and save it to the folder `out`.
 
     `config` is a YAML file of settings, `settings` are `key=value` texts that go before it; `objectives` names the
-    objectives to use (default: all). Raises `InputError` for what the user can mend, and writes nothing then.
+    objectives to use (default: all). Raises `InputError` for what the user can mend, and writes nothing then; also
+    while another process trains into the same folder.
     """
     out = check_target_folder(out, overwrite=overwrite)
     how = get_method(method)
     chosen = [*settings, *([f"seed={seed}"] if seed is not None else [])]
     cfg = resolve(how.config, presets=how.presets, default_preset=how.default_preset, file=config, settings=chosen)
+    model = locate_model(model)  # a local one by its absolute path, so that the policy finds it from any folder
+    with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
+        check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
+        return _train(how, cfg, data, model, out, objectives, overwrite, skip_bad_rows, strict, progress)
+
+
+def _train(
+    how: Method,
+    cfg: TrainConfig,
+    data: Path | str,
+    model: str,
+    out: Path,
+    objectives: Sequence[str],
+    overwrite: bool,
+    skip_bad_rows: bool,
+    strict: bool,
+    progress: Progress,
+) -> TrainResult:
+    """Read the data, load the model, train, fit the head, validate, save."""
     prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict)
     causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
     renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
@@ -79,13 +100,14 @@ def train(
     journal = Journal(_journal_path(out))
     try:
         final = run(module, learner, cfg, pad_id=tokenizer.pad_token_id, journal=journal, progress=progress)
-        policy = _policy(how, cfg, _place(model), module, renderer, prepared.data, encoded)
+        policy = _policy(how, cfg, model, module, renderer, prepared.data, encoded)
         if isinstance(cfg, SensingConfig):
             final |= refit(policy, encoded, cfg, progress)
         metrics = final | validate(policy, encoded.validation, progress=progress)
         metrics |= {"train_prompts": len(encoded.train), "validation_prompts": len(encoded.validation)}
         metrics |= {
             "test_rows": len(prepared.split.test),
+            "near_duplicates": prepared.split.joined,
             "rows": prepared.rows,
             "pairs": encoded.pairs,
             "dropped": encoded.dropped,
@@ -97,19 +119,14 @@ def train(
         journal.path.unlink(missing_ok=True)
     return TrainResult(
         folder=str(out),
-        method=method,
+        method=how.name,
         rows=prepared.rows,
         pairs=encoded.pairs,
         steps=int(final["steps"]),
         seconds=final["seconds"],
-        metrics={key: value for key, value in metrics.items() if isinstance(value, (int, float))},
+        metrics={key: value for key, value in metrics.items() if isinstance(value, (int, float, str))},
         dropped=encoded.dropped,
     )
-
-
-def _place(model: str) -> str:
-    """A local model by its absolute path, so that the policy finds it from any folder; a hub id as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
 
 
 def _journal_path(out: Path) -> Path:

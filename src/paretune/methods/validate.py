@@ -13,10 +13,15 @@ from paretune.progress import NO_PROGRESS, Progress
 
 MOST = 128
 """At most this many validation prompts are looked at: the full account is the evaluation's."""
+FEWEST = 20
+"""An R2 of fewer validation prompts says nothing: one odd prompt moves it from 0.5 to below 0."""
 
 
 def validate(policy: Policy, examples: Sequence[Example], *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
-    """`sense_r2_NAME` and `sense_mae_NAME` per objective, and `control_accuracy_validation`; {} without examples.
+    """`sense_mae_NAME` per objective, and `control_accuracy_validation`; {} without examples.
+
+    Also `sense_r2_NAME`, where at least `FEWEST` prompts have a target for NAME; where none has so many, `sense_r2`
+    says so in words.
 
     Control accuracy: how often log p(y | x, own profile) > log p(y | x, the other completion's profile), over the
     chosen and the rejected completion of each prompt; 0.5 is no control at all.
@@ -36,8 +41,10 @@ def validate(policy: Policy, examples: Sequence[Example], *, progress: Progress 
         squared = sum((guess - truth) ** 2 for guess, truth in pairs)
         around = sum((mean - truth) ** 2 for _, truth in pairs)
         out[f"sense_mae_{name}"] = sum(abs(guess - truth) for guess, truth in pairs) / len(pairs)
-        if around > 0:
+        if around > 0 and len(pairs) >= FEWEST:
             out[f"sense_r2_{name}"] = 1 - squared / around
+    if not any(key.startswith("sense_r2_") for key in out):
+        out["sense_r2"] = f"not told: it takes {FEWEST} validation prompts with targets that differ"
     return out | _control(policy, looked, progress)
 
 

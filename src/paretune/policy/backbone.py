@@ -12,13 +12,13 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from paretune.errors import InputError, did_you_mean
+from paretune.rewards.encoder import locate_model
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
 
@@ -30,8 +30,8 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         native = torch.cpu._is_amx_tile_supported() if device.type == "cpu" else True
         return torch.bfloat16 if native else torch.float32
-    if name not in DTYPES:
-        raise InputError(f"unknown dtype '{name}'.{did_you_mean(name, [*DTYPES, 'auto'])}")
+    if not isinstance(name, str) or name not in DTYPES:
+        raise InputError(f"unknown dtype '{name}'.{did_you_mean(str(name), [*DTYPES, 'auto'])}")
     return DTYPES[name]
 
 
@@ -53,13 +53,7 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = Path(model)
-    if not model.strip():
-        raise InputError("a model is a folder or a hub id, found an empty text")
-    if path.exists() and not (path / "config.json").is_file():
-        raise InputError("is no model folder (it has no config.json)", file=model)
-    if not path.exists() and (path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1):
-        raise InputError("no such model folder", file=model)
+    model = locate_model(model)
     where = choose_device(device)
     precision = choose_dtype(dtype, where)
     quiet_transformers()

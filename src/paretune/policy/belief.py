@@ -70,13 +70,23 @@ class Belief:
         return torch.where(low_BM <= edge, 0.0, low_BM), torch.where(high_BM >= 1 - edge, 1.0, high_BM)
 
 
-def belief_of(profile_BM: Tensor, spread_BM: Tensor, residual_cov_MM: Tensor) -> Belief:
-    """The Gaussian whose mean of Phi(z) is a network's own profile [B, M], for networks that give no covariance.
+def measured(factor_BMM: Tensor, residual_cov_MM: Tensor) -> Tensor:
+    """The covariance [B, M, M] that a network states for its prompts, put right by what held-out prompts showed.
 
-    `residual_cov` is the covariance of held-out residuals, each in units of its prompt's `spread`. Without pins, and
-    with pins on objectives that do not correlate with it, an objective keeps exactly the network's value.
+    `factor` F is a lower triangular root of the stated covariance (the identity where a network states none), and
+    `residual_cov` C the covariance of held-out residuals, each whitened by its own prompt's F: the identity for a
+    network that states what is true. In F C F' a spread or correlation that is wrong on the average is put right, and
+    what tells one prompt from another stays.
     """
-    cov_BMM = spread_BM[:, :, None] * residual_cov_MM * spread_BM[:, None, :]
+    return factor_BMM @ residual_cov_MM @ factor_BMM.mT
+
+
+def belief_of(profile_BM: Tensor, cov_BMM: Tensor) -> Belief:
+    """The Gaussian of a given covariance whose mean of Phi(z) is a network's own profile [B, M].
+
+    Without pins, and with pins on objectives that do not correlate with it, an objective keeps exactly the network's
+    value.
+    """
     variance_BM = cov_BMM.diagonal(dim1=-2, dim2=-1)
     return Belief(probit(profile_BM, _TINY) * (1 + variance_BM).sqrt(), cov_BMM)
 
@@ -87,15 +97,30 @@ def only(cov_BMM: Tensor, kept_BM: Tensor) -> Tensor:
     return torch.where(both_BMM, cov_BMM, torch.eye(cov_BMM.shape[-1], dtype=cov_BMM.dtype, device=cov_BMM.device))
 
 
+def factor_of(factor_BMM: Tensor, kept_BM: Tensor) -> Tensor:
+    """The Cholesky factor of the marginal L L' of what is kept: L itself where that is all."""
+    if bool(kept_BM.all()):
+        return factor_BMM
+    # in float64, as a product L L' squares L's condition number
+    exact = torch.float64 if factor_BMM.device.type != "mps" else factor_BMM.dtype
+    wide_BMM = factor_BMM.to(exact)
+    root_BMM: Tensor = torch.linalg.cholesky(only(wide_BMM @ wide_BMM.mT, kept_BM))
+    return root_BMM.to(factor_BMM.dtype)
+
+
+def whitened(factor_BMM: Tensor, error_BM: Tensor) -> Tensor:
+    """L^-1 error [B, M], L the factor of the marginal of what is present; NaN where the error is missing (NaN)."""
+    present_BM = ~torch.isnan(error_BM)
+    known_BM1 = torch.where(present_BM, error_BM, 0.0)[..., None]
+    white_BM1 = torch.linalg.solve_triangular(factor_of(factor_BMM, present_BM), known_BM1, upper=False)
+    return torch.where(present_BM, white_BM1[..., 0], torch.nan)
+
+
 def negative_log_likelihood(mu_BM: Tensor, chol_BMM: Tensor, z_BM: Tensor) -> Tensor:
     """-log N(z; mu, L L') [B] of the objectives that are present (NaN in z is missing): the exact marginal."""
     present_BM = ~torch.isnan(z_BM)
     error_BM = torch.where(present_BM, z_BM - mu_BM, 0.0)
-    if not bool(present_BM.all()):
-        # in float64, as a product L L' squares L's condition number
-        exact = torch.float64 if mu_BM.device.type != "mps" else mu_BM.dtype
-        wide_BMM = chol_BMM.to(exact)
-        chol_BMM = torch.linalg.cholesky(only(wide_BMM @ wide_BMM.mT, present_BM)).to(mu_BM.dtype)
+    chol_BMM = factor_of(chol_BMM, present_BM)
     white_BM: Tensor = torch.linalg.solve_triangular(chol_BMM, error_BM[..., None], upper=False)[..., 0]
     log_det_B: Tensor = chol_BMM.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return 0.5 * (white_BM.square().sum(-1) + present_BM.sum(-1) * math.log(2 * math.pi)) + log_det_B

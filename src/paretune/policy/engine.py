@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paretune.errors import InputError
+from paretune.errors import InputError, check_number, check_whole
 from paretune.policy.backbone import cached, check_attends, decoder, hidden_after, project, span_mean
 
 BUCKET = 16  # block widths are rounded up to this many tokens: CPU kernels are built anew for every new shape
@@ -32,9 +32,10 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise InputError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
-        if not 0 <= self.temperature < float("inf"):
+        check_whole(self.max_new_tokens, "max_new_tokens", least=1)
+        check_number(self.temperature, "temperature")
+        check_number(self.top_p, "top_p")
+        if self.temperature < 0:
             raise InputError(f"temperature must be 0 or more and finite, found {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p must lie in (0, 1], found {self.top_p}")
@@ -77,11 +78,13 @@ class Prefilled:
             self._gather((end_B1 - self.slots + torch.arange(self.slots)).clamp_min(0))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows only, and no slot that is empty in all of them."""
+        """Go on with these rows, one of them as often as it is named, and no slot that is empty in all of them."""
         before = self.slots
         self.lengths = [self.lengths[i] for i in rows]
         index, first = torch.tensor(rows), before - self.slots
         self._keep(lambda states: states[index.to(states.device), :, first:])
+        index = index.to(self.last_BH.device)
+        self.last_BH, self.readout_BH = self.last_BH[index], self.readout_BH[index]
 
     def _gather(self, slot_BP: Tensor) -> None:
         row_B1 = torch.arange(slot_BP.shape[0])[:, None]

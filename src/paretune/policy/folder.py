@@ -1,7 +1,7 @@
 """The policy folder: saved whole or not at all, loaded with every tensor checked, nothing executable in it.
 
 policy.json           format version, method, base model, objectives, renderer, head, the tokenizer's fingerprint, data,
-                      settings, versions
+                      settings, versions, and a digest of each (see `paretune.policy.seal`)
 adapter/              a plain PEFT adapter (safetensors)
 head.safetensors      the sensing head, where the method trains one
 tokenizer files       with the chat template the policy was trained with
@@ -28,6 +28,7 @@ from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, re
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
+from paretune.policy.seal import check_seal, seal
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
 from paretune.profile import Objective, check_names, check_profile
 
@@ -57,14 +58,13 @@ def save_policy(
     """Write the policy folder, whole or not at all. `journal` (train.jsonl) is copied in when given."""
     with disk_errors(folder), atomic_folder(folder, overwrite=overwrite) as work:
         if policy.peft is not None:
-            policy.peft.save_pretrained(str(work / "adapter"), safe_serialization=True, save_embedding_layers=False)
-            (work / "adapter" / "README.md").unlink(missing_ok=True)
+            save_adapter(policy.peft, work / "adapter")
         if policy.head is not None:
-            _save_tensors(policy.head, work / "head.safetensors")
+            save_tensors(policy.head, work / "head.safetensors")
         policy.tokenizer.save_pretrained(str(work))
         if journal is not None and journal.exists():
             (work / "train.jsonl").write_bytes(journal.read_bytes())
-        write_json(work / "policy.json", _description(policy))
+        write_json(work / "policy.json", _description(policy, work))
         write_json(work / "metrics.json", dict(metrics))
         write_text(work / "README.md", model_card(policy, metrics))
 
@@ -80,26 +80,43 @@ def disk_errors(path: Path | str) -> Iterator[None]:
         raise InputError(f"cannot be written: {reason(error)}", file=path) from error
 
 
-def _save_tensors(module: torch.nn.Module, path: Path) -> None:
+def save_adapter(peft: Any, folder: Path) -> None:
+    """The adapter as PEFT saves it, without its card; what PEFT keeps as a set is sorted, for the same bytes."""
+    peft.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    config = read_json(folder / "adapter_config.json")
+    for key in ("target_modules", "exclude_modules", "modules_to_save"):
+        if isinstance(config.get(key), list):
+            config[key].sort()
+    write_json(folder / "adapter_config.json", config)
+
+
+def save_tensors(module: torch.nn.Module, path: Path, **metadata: str) -> None:
+    """A module's parameters and buffers as safetensors.
+
+    `metadata` stands in the file's header in place of the usual `format`. One entry at most: safetensors writes several
+    in an order of chance, and the same tensors are to give the same bytes.
+    """
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    save_file(tensors, str(path), metadata={"format": "pt"})
+    save_file(tensors, str(path), metadata=metadata or {"format": "pt"})
 
 
-def _description(policy: Policy) -> dict[str, Any]:
-    return {
+def _description(policy: Policy, folder: Path) -> dict[str, Any]:
+    described = {
         "format": FORMAT,
         "method": policy.method,
         "base_model": policy.base,
         "objectives": [objective.to_dict() for objective in policy.objectives],
         "renderer": policy.renderer.to_dict(),
-        "tokenizer": tokenizer_fingerprint(policy.tokenizer),
+        "tokenizer": tokenizer_fingerprint(policy.tokenizer, folder),
         "head": policy.head.config.to_dict() if policy.head is not None else None,
         "adapter": policy.peft is not None,
         "versions": versions(),
         **{key: value for key, value in policy.metadata.items() if key != "adapter"},
     }
+    return described | {"digest": seal(described)}
 
 
 def load_policy(
@@ -110,26 +127,19 @@ def load_policy(
     Raises `InputError` when it is no policy folder, when the base model cannot be had, or when head, objectives and
     adapter do not belong together: nothing is ever silently re-initialised.
     """
+    described, objectives, shape = _read_description(folder)
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError("no such policy folder", file=folder)
-    if not (folder / "policy.json").is_file():
-        raise InputError("is no policy folder (it has no policy.json)", file=folder)
-    described = _checked_description(folder / "policy.json")
-    with _told_as(folder / "policy.json"):
-        objectives = _objectives(described)
-        shape = HeadConfig.from_dict(described["head"]) if described.get("head") is not None else None
     source = base or described["base_model"]
-    causal = _load_base(folder, source, dtype or described.get("dtype", "auto"), device, described)
-    tokenizer = _load_tokenizer(folder)
-    with _told_as(folder / "policy.json"):
+    causal = load_base(folder, source, dtype or described.get("dtype", "auto"), device, described)
+    tokenizer = load_tokenizer(folder)
+    with told_as(folder / "policy.json"):
         renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
     check_tokenizer(tokenizer, described, folder)
-    with _told_as(folder / "tokenizer.json"):
+    with told_as(folder / "tokenizer.json"):
         check_vocabulary(renderer, causal, source)
-    peft = _attach(causal, folder, source) if described["adapter"] else None
+    peft = attach_adapter(causal, folder, source) if described["adapter"] else None
     head = _load_head(folder, shape, hidden_size(causal), [each.name for each in objectives])
-    known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head"}
+    known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head", "digest"}
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
         tokenizer=tokenizer,
@@ -143,6 +153,28 @@ def load_policy(
     )
 
 
+def read_objectives(folder: Path | str) -> list[Objective]:
+    """The objectives of a policy folder, without loading its model. Raises `InputError` as `load_policy` does."""
+    return _read_description(folder)[1]
+
+
+def _read_description(folder: Path | str) -> tuple[dict[str, Any], list[Objective], HeadConfig | None]:
+    """policy.json, checked, with the objectives and the head's shape that it describes."""
+    if not isinstance(folder, (str, Path)):
+        raise InputError(f"a policy is a folder, found {folder!r:.100}")
+    path = Path(folder) / "policy.json"
+    if not path.parent.is_dir():
+        raise InputError("no such policy folder", file=folder)
+    if not path.is_file():
+        raise InputError("is no policy folder (it has no policy.json)", file=folder)
+    described = _checked_description(path)
+    with told_as(path):
+        objectives = _objectives(described)
+        shape = HeadConfig.from_dict(described["head"]) if described.get("head") is not None else None
+    check_seal(described, path)
+    return described, objectives, shape
+
+
 def _checked_description(path: Path) -> dict[str, Any]:
     data = read_json(path)
     if not isinstance(data, dict):
@@ -154,22 +186,27 @@ def _checked_description(path: Path) -> dict[str, Any]:
             field="format",
         )
     kinds = {"method": str, "base_model": str, "objectives": list, "renderer": dict, "adapter": bool}
-    for key, kind in kinds.items():
-        if not isinstance(data.get(key), kind):
-            raise InputError(f"must be a {kind.__name__}, found {data.get(key)!r}", file=path, field=key)
+    wrong = [(key, kind) for key, kind in kinds.items() if not isinstance(data.get(key), kind)]
+    # what older versions did not write, or not for every method
+    optional = {"dtype": str, "base_fingerprint": str, "data": dict, "config": dict, "train_prompts": list}
+    wrong += [(key, kind) for key, kind in optional.items() if key in data and not isinstance(data[key], kind)]
+    for key, kind in wrong:
+        raise InputError(f"must be a {kind.__name__}, found {data.get(key)!r:.100}", file=path, field=key)
+    if not all(isinstance(each, str) for each in data.get("train_prompts", [])):
+        raise InputError("must be a list of the keys of prompts", file=path, field="train_prompts")
     if not data["adapter"] and (path.parent / "adapter").exists():
         raise InputError("says there is no adapter, but the folder has one", file=path, field="adapter")
     return data
 
 
 @contextmanager
-def _told_as(path: Path) -> Iterator[None]:
+def told_as(path: Path) -> Iterator[None]:
     """Whatever is wrong with a value of policy.json is an `InputError` that names the file."""
     try:
         yield
     except InputError as error:
         raise InputError(error.message, file=path, field=error.field) from None
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise InputError(f"holds a value of the wrong type: {reason(error)}", file=path) from None
 
 
@@ -182,7 +219,7 @@ def _objectives(described: Mapping[str, Any]) -> list[Objective]:
     return objectives
 
 
-def _load_base(folder: Path, source: str, dtype: str, device: str | None, described: Mapping[str, Any]) -> Any:
+def load_base(folder: Path, source: str, dtype: str, device: str | None, described: Mapping[str, Any]) -> Any:
     """The base model, which must be the one the policy was trained on."""
     try:
         causal, _ = load_backbone(source, dtype=dtype, device=device)
@@ -196,7 +233,8 @@ def _load_base(folder: Path, source: str, dtype: str, device: str | None, descri
     return causal
 
 
-def _check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """No NaN and no infinity in loaded tensors."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"tensor '{name}' holds NaN or infinity", file=path)
@@ -210,7 +248,8 @@ def _renderer_settings(described: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer whose files lie in the folder."""
     from transformers import AutoTokenizer
 
     try:
@@ -219,7 +258,8 @@ def _load_tokenizer(folder: Path) -> Any:
         raise InputError(f"its tokenizer cannot be loaded: {reason(error)}", file=folder) from error
 
 
-def _attach(causal: Any, folder: Path, source: str) -> Any:
+def attach_adapter(causal: Any, folder: Path, source: str) -> Any:
+    """The folder's adapter on the base model, every tensor of it there and finite."""
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
@@ -240,7 +280,7 @@ def _attach(causal: Any, folder: Path, source: str) -> Any:
     except Exception as error:
         raise InputError(f"does not fit the base model '{source}': {reason(error)}", file=adapter) from error
     tensors = get_peft_model_state_dict(peft, save_embedding_layers=False)
-    _check_finite(tensors, weights)
+    check_finite(tensors, weights)
     wanted = set(tensors)
     if stored != wanted:
         raise InputError(
@@ -262,15 +302,15 @@ def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, names: Seque
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    head = SensingHead(hidden, len(names), shape)
     try:
         tensors = load_file(str(path))
-        _check_finite(tensors, path)
-        stored = len(tensors.get("target_mean", names))
+        check_finite(tensors, path)
+        stored = tensors["target_mean"].numel() if "target_mean" in tensors else len(names)
         if stored != len(names):
             raise InputError(
                 f"senses {stored} objective(s), but policy.json names {len(names)}: {', '.join(names)}", file=path
             )
+        head = _empty_head(hidden, len(names), shape, tensors)
         if not any(name in tensors for name in FITTED):  # saved before intervals existed: they are not calibrated
             tensors |= {name: head.state_dict()[name] for name in FITTED}
         head.load_state_dict(tensors, strict=True)
@@ -282,6 +322,19 @@ def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, names: Seque
             file=path,
         ) from error
     return head
+
+
+def _empty_head(hidden: int, count: int, shape: HeadConfig, tensors: Mapping[str, torch.Tensor]) -> SensingHead:
+    """A head to fill with `tensors`. One that they do not fit is never made: it could be of any size."""
+    with torch.device("meta"):
+        wanted = {name: each.shape for name, each in SensingHead(hidden, count, shape).state_dict().items()}
+    for name, each in tensors.items():
+        if name in wanted and each.shape != wanted[name]:
+            raise RuntimeError(f"size mismatch for {name}: {list(each.shape)} in place of {list(wanted[name])}")
+    missing = [name for name in wanted if name not in tensors and name not in FITTED]
+    if missing:
+        raise RuntimeError(f"Missing key(s): {', '.join(missing)}")
+    return SensingHead(hidden, count, shape)
 
 
 def _check_fitted(head: SensingHead, path: Path) -> None:

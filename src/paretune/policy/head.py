@@ -15,14 +15,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from paretune.errors import InputError, did_you_mean
-from paretune.policy.belief import Belief, conformal_quantile, probit, residual_covariance
+from paretune.errors import InputError, check_number, check_whole, did_you_mean
+from paretune.policy.belief import Belief, conformal_quantile, probit, residual_covariance, whitened
 from paretune.policy.head_kinds import KINDS, Kind, grouped, head_kind, mean_target
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of intervals whose conformal quantiles are saved with a head."""
 EVERYTHING = 1e4
 """The width, in standard deviations, of an interval that is the whole scale."""
+SIZES = {"width": (1, 65_536), "depth": (0, 100), "bins": (2, 1_000)}
+"""Least and most; a head beyond is a slip of the pen."""
 FITTED = ("residual_cov", "conformal", "calibrated")
 """Buffers that heads saved before they existed do not have."""
 
@@ -55,22 +57,31 @@ class HeadConfig:
     layer: float = 1.0
 
     def __post_init__(self) -> None:
+        for name, (least, most) in SIZES.items():
+            check_whole(getattr(self, name), f"head: {name}", least=least)
+            if getattr(self, name) > most:
+                raise InputError(f"head: {name} must be at most {most}, found {getattr(self, name)}")
+        for name in ("dropout", "hidden_dropout", "layer"):
+            check_number(getattr(self, name), f"head: {name}")
+        for name in ("input_norm", "standardise_input", "skip"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"head: {name} must be true or false, found {getattr(self, name)!r:.100}")
         if self.kind not in KINDS:
             raise InputError(
                 f"head: kind must be one of {', '.join(KINDS)}, not '{self.kind}'.{did_you_mean(str(self.kind), KINDS)}"
             )
-        if self.width < 1 or self.depth < 0 or not 0 <= self.dropout < 1 or not 0 <= self.hidden_dropout < 1:
-            raise InputError("head: width must be at least 1, depth at least 0, dropout and hidden_dropout in [0, 1)")
+        if not 0 <= self.dropout < 1 or not 0 <= self.hidden_dropout < 1:
+            raise InputError("head: dropout and hidden_dropout must lie in [0, 1)")
         if self.readout not in ("last", "mean"):
             raise InputError(f"head: readout must be last or mean, not '{self.readout}'")
         if not 0 < self.layer <= 1:
             raise InputError(f"head: layer is a fraction of the decoder's layers in (0, 1], found {self.layer}")
-        if self.bins < 2:
-            raise InputError(f"head: bins must be at least 2, found {self.bins}")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HeadConfig:
         """Read the JSON form back; unknown keys are errors, and keys that older versions did not know may miss."""
+        if not isinstance(data, Mapping):
+            raise InputError(f"head: must be an object of settings, found {data!r:.100}")
         known = set(cls.__dataclass_fields__)
         for key in data:
             if key not in known:
@@ -164,7 +175,7 @@ class SensingHead(nn.Module):
 
     def profile(self, raw_BP: Tensor) -> Tensor:
         """The sensed profile [B, M] in [0, 1]."""
-        return self.kind.profile(raw_BP)
+        return self.kind.profile(raw_BP, self.residual_cov)
 
     def loss(self, raw_BP: Tensor, targets: Tensor, *, standardise: bool) -> Tensor:
         """The kind's loss, averaged over the present targets, of [B, M] or [B, G, M] (NaN marks a missing one).
@@ -185,8 +196,8 @@ class SensingHead(nn.Module):
     def belief(self, raw_BP: Tensor) -> Belief:
         """Mean [B, M] and covariance [B, M, M] of the profile in probit space.
 
-        The gaussian head states both. The others' profile and the covariance of their held-out residuals give a
-        Gaussian whose mean profile is the network's own (see `paretune.policy.belief.belief_of`).
+        The covariance is what the kind states for the prompt, put right by the residuals of held-out prompts (see
+        `paretune.policy.belief.measured`); the mean of Phi(z) is the sensed profile.
         """
         return self.kind.belief(raw_BP, self.residual_cov)
 
@@ -259,11 +270,10 @@ class SensingHead(nn.Module):
         """
         self.residual_cov.copy_(torch.eye(self.objectives))
         z_NM = probit(mean_target(residual))
-        # a belief's mean depends (weakly) on its variance; the gaussian head states its own covariance
-        for _ in range(8 if self.config.kind != "gaussian" else 0):
-            unit = self.belief(residual_raw_NP)
-            spread_NM = unit.sigma / self.residual_cov.diagonal().sqrt()
-            self.residual_cov.copy_(residual_covariance((z_NM - unit.mu) / spread_NM))
+        factor_NMM = self.kind.factor(residual_raw_NP)
+        for _ in range(8):  # a belief's mean depends (weakly) on its variance
+            error_NM = z_NM - self.belief(residual_raw_NP).mu
+            self.residual_cov.copy_(residual_covariance(whitened(factor_NMM, error_NM)))
         belief = self.belief(score_raw_NP)
         scores_NM = (probit(mean_target(score)) - belief.mu).abs() / belief.sigma
         for row, level in enumerate(LEVELS):
@@ -274,6 +284,7 @@ class SensingHead(nn.Module):
 
 def level_index(level: float) -> int:
     """Which row of the conformal table a level has."""
+    check_number(level, "level")
     for index, each in enumerate(LEVELS):
         if abs(level - each) < 1e-9:
             return index

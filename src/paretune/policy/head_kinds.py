@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from paretune.policy.belief import Belief, belief_of, negative_log_likelihood, probit
+from paretune.policy.belief import Belief, belief_of, measured, negative_log_likelihood, probit
 
 Kind = Literal["regression", "binned", "gaussian"]
 KINDS: tuple[Kind, ...] = ("regression", "binned", "gaussian")
@@ -47,11 +47,14 @@ class HeadKind(Protocol):
     def start(self, mean_M: Tensor, std_M: Tensor) -> Tensor:
         """Raw outputs [P] that say the targets' mean (and, as far as the kind can, their spread)."""
 
-    def profile(self, raw_BP: Tensor) -> Tensor:
-        """The sensed profile [B, M]."""
+    def factor(self, raw_BP: Tensor) -> Tensor:
+        """A lower triangular root [B, M, M] of the covariance that it states in probit space."""
 
     def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
-        """The belief in probit space."""
+        """The belief in probit space, its covariance as `paretune.policy.belief.measured` has it."""
+
+    def profile(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Tensor:
+        """The sensed profile [B, M]: the mean of Phi(z) under the belief."""
 
     def total(self, raw_BP: Tensor, targets_BGM: Tensor, scale_M: Tensor) -> Tensor:
         """The loss summed over rows and objectives."""
@@ -76,12 +79,15 @@ class Regression:
     def start(self, mean_M: Tensor, std_M: Tensor) -> Tensor:
         return torch.logit(mean_M.clamp(0.01, 0.99))
 
-    def profile(self, raw_BP: Tensor) -> Tensor:
-        return torch.sigmoid(raw_BP)
+    def factor(self, raw_BP: Tensor) -> Tensor:
+        """It states none: the identity."""
+        return torch.ones_like(raw_BP).diag_embed()
 
     def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
-        profile_BM = self.profile(raw_BP)
-        return belief_of(profile_BM, torch.ones_like(profile_BM), residual_cov_MM)
+        return belief_of(torch.sigmoid(raw_BP), measured(self.factor(raw_BP), residual_cov_MM))
+
+    def profile(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Tensor:
+        return torch.sigmoid(raw_BP)
 
     def total(self, raw_BP: Tensor, targets_BGM: Tensor, scale_M: Tensor) -> Tensor:
         return self.each(raw_BP, targets_BGM, scale_M).sum()
@@ -90,7 +96,7 @@ class Regression:
         """Squared errors in units of `scale`."""
         target_BM = mean_target(targets_BGM)
         present_BM = ~torch.isnan(target_BM)
-        predicted_BM = self.profile(raw_BP)
+        predicted_BM = torch.sigmoid(raw_BP)
         error_BM = (predicted_BM - torch.where(present_BM, target_BM, predicted_BM.detach())) / scale_M
         return (error_BM.square() * present_BM).sum(0)
 
@@ -128,8 +134,8 @@ class Binned:
     def _logits(self, raw_BP: Tensor) -> Tensor:
         return raw_BP.reshape(*raw_BP.shape[:-1], self.objectives, self.bins)
 
-    def profile(self, raw_BP: Tensor) -> Tensor:
-        """Expectation over the bin centres."""
+    def expectation(self, raw_BP: Tensor) -> Tensor:
+        """Expectation [B, M] over the bin centres."""
         return self._logits(raw_BP).softmax(-1) @ self.centres(raw_BP)
 
     def quantile(self, raw_BP: Tensor, q: float) -> Tensor:
@@ -147,10 +153,16 @@ class Binned:
         low_BM1, high_BM1 = edge_K[k_BM1], edge_K[k_BM1 + 1]
         return (low_BM1 + share_BM1.clamp(0, 1) * (high_BM1 - low_BM1))[..., 0]
 
-    def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
+    def factor(self, raw_BP: Tensor) -> Tensor:
         """The spread of a prompt is its own: from the 16% and 84% quantiles, one standard deviation each way."""
         wide_BM = probit(self.quantile(raw_BP, 0.8413447)) - probit(self.quantile(raw_BP, 0.1586553))
-        return belief_of(self.profile(raw_BP), (wide_BM / 2).clamp_min(FLOOR), residual_cov_MM)
+        return (wide_BM / 2).clamp_min(FLOOR).diag_embed()
+
+    def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
+        return belief_of(self.expectation(raw_BP), measured(self.factor(raw_BP), residual_cov_MM))
+
+    def profile(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Tensor:
+        return self.expectation(raw_BP)
 
     def soft_labels(self, values: Tensor) -> Tensor:
         """Values [...] in [0, 1] to labels [..., K]: linear between the two neighbouring centres. NaN gives NaN."""
@@ -208,13 +220,17 @@ class Gaussian:
         chol_BMM = raw_BP.new_zeros(len(raw_BP), m, m)
         return raw_BP[:, :m], chol_BMM.index_put((torch.arange(len(raw_BP))[:, None], row, column), entry_BT)
 
-    def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
-        mu_BM, chol_BMM = self.parts(raw_BP)
-        return Belief(mu_BM, chol_BMM @ chol_BMM.mT)
+    def factor(self, raw_BP: Tensor) -> Tensor:
+        """The Cholesky factor itself."""
+        return self.parts(raw_BP)[1]
 
-    def profile(self, raw_BP: Tensor) -> Tensor:
-        """The mean of Phi(z)."""
-        return self.belief(raw_BP, raw_BP).profile()
+    def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
+        """Its own mean: the likelihood leaves that right even where the spread it taught is too wide."""
+        mu_BM, chol_BMM = self.parts(raw_BP)
+        return Belief(mu_BM, measured(chol_BMM, residual_cov_MM))
+
+    def profile(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Tensor:
+        return self.belief(raw_BP, residual_cov_MM).profile()
 
     def total(self, raw_BP: Tensor, targets_BGM: Tensor, scale_M: Tensor) -> Tensor:
         """Negative log-likelihoods, averaged over a prompt's profiles; `scale` plays no part."""
@@ -230,10 +246,10 @@ class Gaussian:
     def each(self, raw_BP: Tensor, targets_BGM: Tensor, scale_M: Tensor) -> Tensor:
         """Negative log-likelihoods of the one-dimensional marginals."""
         z_BGM = probit(targets_BGM)
-        belief = self.belief(raw_BP, raw_BP)
+        mu_BM, chol_BMM = self.parts(raw_BP)
         present_BGM = ~torch.isnan(z_BGM)
-        sigma_BGM = belief.sigma[:, None]
-        error_BGM = torch.where(present_BGM, z_BGM - belief.mu[:, None], 0.0) / sigma_BGM
+        sigma_BGM = chol_BMM.square().sum(-1).sqrt()[:, None]
+        error_BGM = torch.where(present_BGM, z_BGM - mu_BM[:, None], 0.0) / sigma_BGM
         nll_BGM = (0.5 * error_BGM.square() + sigma_BGM.log() + 0.9189385332046727) * present_BGM
         return (nll_BGM.sum(1) / present_BGM.sum(1).clamp_min(1)).sum(0)
 

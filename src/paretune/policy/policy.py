@@ -7,7 +7,7 @@ Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT), `head.safe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from paretune.data.rows import Messages, as_messages
-from paretune.errors import InputError, did_you_mean
+from paretune.data.prompts import as_chats
+from paretune.data.rows import Messages
+from paretune.errors import InputError, check_whole, did_you_mean
 from paretune.policy.backbone import context_length, decoder_layers
 from paretune.policy.engine import Prefilled, Sampling, by_length, decode, prefill, row_seed
 from paretune.policy.head import HeadConfig, Prediction, SensingHead, level_index
@@ -59,13 +60,10 @@ class Generation:
     interval: Interval | None = None
 
 
-def as_chats(prompts: Sequence[str | Messages]) -> list[Messages]:
-    """Every prompt as messages; one prompt in place of a list of them is an `InputError`."""
-    if isinstance(prompts, str) or any(isinstance(each, Mapping) for each in prompts):
-        raise InputError(
-            "prompts is a list of prompts (each a text or a list of messages); for one prompt give [prompt]"
-        )
-    return [as_messages(prompt) for prompt in prompts]
+def check_condition(name: str) -> None:
+    """`InputError` for a name that is none of `CONDITIONS`."""
+    if name not in CONDITIONS:
+        raise InputError(f"unknown condition '{name}'.{did_you_mean(name, CONDITIONS)}")
 
 
 @dataclass
@@ -132,10 +130,11 @@ class Policy:
     ) -> list[Sensed]:
         """As `sense`, with an interval for each objective: on prompts like those of training a share `level` (0.5,
         0.8, 0.9 or 0.95) of the target profiles lies inside. A pinned objective's interval is its pin."""
-        pinned = self._per_prompt(pins or {}, "pin", len(prompts))
-        level_index(level)
         chats = as_chats(prompts)
-        prefixes = [self._checked_prefix(messages, 0) for messages in chats]
+        pinned = self._per_prompt({} if pins is None else pins, "pin", len(chats))
+        level_index(level)
+        check_whole(batch_size, "batch_size", least=1)
+        prefixes = self._checked_prefixes(chats, 0)
         out: dict[int, Sensed] = {}
         with progress("sense", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
@@ -174,13 +173,21 @@ class Policy:
             out.append(Sensed(profile | pinned, interval))
         return out
 
-    def _checked_prefix(self, messages: Messages, room: int) -> list[int]:
-        prefix, limit = self.renderer.prefix(messages), context_length(self.causal)
-        if len(prefix) + room > limit:
-            raise InputError(
-                f"the prompt has {len(prefix)} tokens and {room} more are wanted, but the model's context is {limit}"
-            )
-        return prefix
+    def _checked_prefixes(self, chats: Sequence[Messages], room: int) -> list[list[int]]:
+        """The prefix of each conversation, `room` tokens from the context's end; an error names the prompt."""
+        out, limit = [], context_length(self.causal)
+        for number, messages in enumerate(chats, start=1):
+            try:
+                prefix = self.renderer.prefix(messages)
+            except InputError as error:
+                raise InputError(f"prompt {number}: {error.message}") from error
+            if len(prefix) + room > limit:
+                raise InputError(
+                    f"prompt {number}: the prompt has {len(prefix)} tokens and {room} more are wanted, but the model's "
+                    f"context is {limit}"
+                )
+            out.append(prefix)
+        return out
 
     def generate(
         self,
@@ -204,10 +211,11 @@ class Policy:
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
         condition = condition if condition is not None else ("sensed" if self.has_head else "none")
-        plan = self._plan(condition, len(prompts))
-        pinned = self._per_prompt(pins or {}, "pin", len(prompts))
+        check_whole(batch_size, "batch_size", least=1)
         chats = as_chats(prompts)
-        prefixes = [self._checked_prefix(messages, max_new_tokens) for messages in chats]
+        plan = self._plan(condition, len(chats))
+        pinned = self._per_prompt({} if pins is None else pins, "pin", len(chats))
+        prefixes = self._checked_prefixes(chats, max_new_tokens)
         out: list[Generation | None] = [None] * len(prompts)
         stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
         with progress("generate", len(prompts)) as task:
@@ -256,8 +264,7 @@ class Policy:
         if not isinstance(condition, str):
             given = self._per_prompt(condition, "profile", count)
             return lambda i, sensed: given(i)
-        if condition not in CONDITIONS:
-            raise InputError(f"unknown condition '{condition}'.{did_you_mean(condition, CONDITIONS)}")
+        check_condition(condition)
         if condition == "sensed":
             if self.head is None:
                 raise InputError(
@@ -272,7 +279,12 @@ class Policy:
         if isinstance(given, Mapping):
             same = check_profile(given, self.names, partial=True, what=what)
             return lambda i: same
-        each = [check_profile(one or {}, self.names, partial=True, what=what) for one in given]
+        if not isinstance(given, Collection) or isinstance(given, (str, bytes)):
+            raise InputError(
+                f"{what}s are a mapping from objective to a number in [0, 1], or a list of one a prompt, "
+                f"found {given!r:.100}"
+            )
+        each = [check_profile({} if one is None else one, self.names, partial=True, what=what) for one in given]
         if len(each) != count:
             raise InputError(f"{len(each)} {what}s were given for {count} prompts")
         return lambda i: each[i]
@@ -285,7 +297,7 @@ class Policy:
         if self.peft is None and self.metadata.get("adapter"):
             raise RuntimeError("a fused policy has no base model to read any more; take features before fuse()")
         chats = as_chats(prompts)
-        prefixes = [self._checked_prefix(messages, 0) for messages in chats]
+        prefixes = self._checked_prefixes(chats, 0)
         out: list[np.ndarray | None] = [None] * len(prompts)
         with progress("base features", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
@@ -312,7 +324,7 @@ class Policy:
                 self.renderer.prefix(prompt),
                 [Branch(self.renderer.suffix(prompt, profile), self.renderer.completion(text))],
             )
-            for prompt, text, profile in zip(map(as_messages, prompts), texts, profiles, strict=True)
+            for prompt, text, profile in zip(as_chats(prompts), texts, profiles, strict=True)
         ]
         out = [0.0] * len(rows)
         with progress("likelihood", len(rows)) as task:

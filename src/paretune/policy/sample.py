@@ -2,8 +2,9 @@
 
 Samples n completions a prompt from any causal LM, batched and seeded: a completion depends on the seed, its prompt and
 its number alone. `vary` samples them under different instructions in turn, so that they span the profile space; the
-instruction is recorded with the completion and never becomes part of the row's prompt. Finished prompts are journalled
-beside the output, so a run that was killed goes on where it stopped.
+instruction is recorded with the completion and never becomes part of the row's prompt. A prompt is prefilled once for
+all of its completions. Finished prompts are journalled beside the output, so a run that was killed goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -13,27 +14,31 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paretune.data import read_rows, write_rows
 from paretune.data.rows import Completion, Messages, Row, prompt_key
-from paretune.errors import InputError
-from paretune.files import dump_line
+from paretune.errors import InputError, check_whole
+from paretune.files import dump_line, locked
 from paretune.policy.backbone import context_length, load_backbone
 from paretune.policy.engine import Sampling, by_length, decode, prefill, row_seed
 from paretune.policy.renderer import Renderer
+from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
 
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What was sampled: counts; tokens and seconds of this run alone; prompts too long, and taken from a journal."""
+    """What was sampled: counts of all that was written, `tokens` among them; prompts dropped as too long, and taken
+    from a journal (`resumed`). `new_tokens` and `seconds` are those of this run alone."""
 
     rows: int
     completions: int
     tokens: int
+    new_tokens: int
     seconds: float
     dropped: int
     resumed: int
@@ -75,47 +80,68 @@ def sample(
     progress: Progress = NO_PROGRESS,
 ) -> SampleResult:
     """Sample `n` completions for every prompt of a file into `out`; see the module's text. Raises `InputError`."""
-    if n < 1 or batch_size < 1:
-        raise InputError(f"n and batch_size must be at least 1, found n={n}, batch_size={batch_size}")
+    check_whole(n, "n", least=1)
+    check_whole(batch_size, "batch_size", least=1)
+    check_whole(seed, "seed")
     sampling = Sampling(max_new_tokens, temperature, top_p)
     out = Path(out)
     if out.exists() and not overwrite:
         raise InputError("exists already; pass --overwrite to replace it", file=out)
     instructions = read_instructions(vary) if vary is not None else [""]
     rows = read_rows(prompts, skip_bad_rows=skip_bad_rows)
-    settings = {"model": str(model), "n": n, "instructions": instructions, "seed": seed, "dtype": dtype}
+    settings = {"journal": 2, "model": str(model), "n": n, "instructions": instructions, "seed": seed, "dtype": dtype}
     settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     settings |= {"prompts": [[row.id, prompt_key(row.prompt)] for row in rows]}
-    journal = Journal(out, settings)
-    done = journal.load()
-    causal, tokenizer = load_backbone(model, dtype=dtype)
-    sampler = _Sampler(causal, Renderer(tokenizer, []), sampling, n, instructions, seed)
-    start, resumed = time.monotonic(), sum(row.id in done for row in rows)
+    lock = out.with_name(f".{out.name}.lock")
+    with locked(lock, f"sampling into {out}"), closing(Journal(out, settings)) as journal:
+        journal.load()  # one of other settings is told before the model is loaded
+        causal, tokenizer = load_backbone(model, dtype=dtype)
+        renderer = Renderer(tokenizer, [])
+        check_vocabulary(renderer, causal, model)
+        sampler = _Sampler(causal, renderer, sampling, n, instructions, seed)
+        result = _run(sampler, rows, journal, batch_size, prompts, progress)
+        sampled = journal.load()
+        completed = ((row, sampled[row.id].completions) for row in rows if row.id in sampled)
+        write_rows(out, [replace(row, completions=(*row.completions, *more)) for row, more in completed])
+        journal.remove()
+    return result
+
+
+def _run(
+    sampler: _Sampler, rows: Sequence[Row], journal: Journal, batch_size: int, prompts: Path | str, progress: Progress
+) -> SampleResult:
+    """Sample what the journal does not have yet."""
+    done, start = journal.load(), time.monotonic()
     fitting = [row for row in rows if sampler.room(row) >= 0]
-    dropped = len(rows) - len(fitting)
     if not fitting:
-        raise InputError(f"no prompt fits the model's context of {context_length(causal)} tokens", file=prompts)
+        limit = context_length(sampler.causal)
+        raise InputError(f"no prompt fits the model's context of {limit} tokens", file=prompts)
     # batches are those of the whole run, so that a resumed run computes what an uninterrupted one does, bit for bit
     lengths = [len(sampler.renderer.prefix(row.prompt)) for row in fitting]
-    batches = [[fitting[i] for i in index] for index in by_length(lengths, max(1, batch_size // n))]
+    batches = [[fitting[i] for i in index] for index in by_length(lengths, max(1, batch_size // sampler.n))]
     left = [batch for batch in batches if any(row.id not in done for row in batch)]
     with progress("sample", sum(map(len, left))) as task:
         for batch in left:
             journal.append(sampler.run(batch))
             task.advance(len(batch))
-    journal.close()
     sampled = journal.load()
-    finished = [replace(row, completions=(*row.completions, *sampled[row.id])) for row in rows if row.id in sampled]
-    write_rows(out, finished)
-    journal.remove()
     return SampleResult(
-        rows=len(finished),
-        completions=sum(len(each) for each in sampled.values()),
-        tokens=sampler.tokens,
+        rows=len(sampled),
+        completions=sum(len(each.completions) for each in sampled.values()),
+        tokens=sum(each.tokens for each in sampled.values()),
+        new_tokens=sampler.tokens,
         seconds=round(time.monotonic() - start, 3),
-        dropped=dropped,
-        resumed=resumed,
+        dropped=len(rows) - len(fitting),
+        resumed=len(done),
     )
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The completions of one prompt, and how many tokens they took."""
+
+    completions: list[Completion]
+    tokens: int
 
 
 @dataclass
@@ -132,36 +158,46 @@ class _Sampler:
         """Completion `number` of a prompt is sampled under this instruction."""
         return self.instructions[number % len(self.instructions)]
 
+    def whole(self, row: Row, instruction: str) -> list[int]:
+        """Token ids of a prompt under an instruction, up to where the answer begins."""
+        messages = instructed(row.prompt, instruction)
+        try:
+            return [*self.renderer.prefix(messages), *self.renderer.suffix(messages, None)]
+        except InputError as error:
+            raise InputError(f"row '{row.id}': {error.message}") from error
+
     def room(self, row: Row) -> int:
         """Tokens of the context left over by the longest instruction and answer; negative = does not fit."""
-        longest = max(self.instructions, key=len)
-        messages = instructed(row.prompt, longest)
-        used = len(self.renderer.prefix(messages)) + len(self.renderer.suffix(messages, None))
+        used = len(self.whole(row, max(self.instructions, key=len)))
         return context_length(self.causal) - used - self.sampling.max_new_tokens
 
-    def run(self, rows: Sequence[Row]) -> dict[str, list[Completion]]:
-        """Sample all completions of these rows in one batch."""
+    def run(self, rows: Sequence[Row]) -> dict[str, Sampled]:
+        """Sample all completions of these rows in one batch. What several continue is prefilled once."""
         jobs = [(row, number) for row in rows for number in range(self.n)]
-        prompts = [instructed(row.prompt, self.instruction(number)) for row, number in jobs]
+        starts = {(row.id, text): self.whole(row, text) for row in rows for text in self.instructions[: self.n]}
+        places = {key: place for place, key in enumerate(starts)}
         pad = self.renderer.tokenizer.pad_token_id
-        whole = [[*self.renderer.prefix(each), *self.renderer.suffix(each, None)] for each in prompts]
+        state = prefill(self.causal, list(starts.values()), pad)
+        state.select([places[row.id, self.instruction(number)] for row, number in jobs])
         answers = decode(
             self.causal,
-            prefill(self.causal, whole, pad),
-            [[]] * len(whole),
+            state,
+            [[]] * len(jobs),
             sampling=self.sampling,
             stop_ids=self.renderer.stop_ids(self.causal.generation_config.eos_token_id),
             pad_id=pad,
             seeds=[row_seed(self.seed, prompt_key(row.prompt), number) for row, number in jobs],
         )
-        out: dict[str, list[Completion]] = {row.id: [] for row in rows}
+        out = {row.id: Sampled([], 0) for row in rows}
         for (row, number), answer in zip(jobs, answers, strict=True):
             self.tokens += len(answer.ids)
             extra: dict[str, Any] = {"finished": answer.finished}
             if self.instruction(number):
                 extra["instruction"] = self.instruction(number)
             text = self.renderer.tokenizer.decode(answer.ids, skip_special_tokens=True)
-            out[row.id].append(Completion(text.strip(), extra=extra))
+            known = out[row.id]
+            more = [*known.completions, Completion(text.strip(), extra=extra)]
+            out[row.id] = Sampled(more, known.tokens + len(answer.ids))
         return out
 
 
@@ -176,9 +212,9 @@ class Journal:
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         self._file: Any = None
 
-    def load(self) -> dict[str, list[Completion]]:
-        """Completions by row id, from a journal of the same settings."""
-        done: dict[str, list[Completion]] = {}
+    def load(self) -> dict[str, Sampled]:
+        """What was sampled, by row id, from a journal of the same settings."""
+        done: dict[str, Sampled] = {}
         if not self.path.exists():
             return done
         # split, not splitlines: an answer may hold U+2028 and its like, which end no record
@@ -194,18 +230,19 @@ class Journal:
                         file=self.path,
                     )
                 continue
-            done[record["id"]] = [
+            completions = [
                 Completion(each["text"], extra={k: v for k, v in each.items() if k != "text"})
                 for each in record["completions"]
             ]
+            done[record["id"]] = Sampled(completions, record["tokens"])
         return done
 
-    def append(self, finished: dict[str, list[Completion]]) -> None:
+    def append(self, finished: dict[str, Sampled]) -> None:
         """Add finished prompts; on disk when this returns."""
         if self._file is None:
             self._open()
-        for name, completions in finished.items():
-            record = {"id": name, "completions": [each.to_dict() for each in completions]}
+        for name, each in finished.items():
+            record = {"id": name, "completions": [one.to_dict() for one in each.completions], "tokens": each.tokens}
             self._file.write((dump_line(record) + "\n").encode("utf-8"))
         self._file.flush()
         os.fsync(self._file.fileno())

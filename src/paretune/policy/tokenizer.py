@@ -7,14 +7,14 @@ in parts, that an error can name the part.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paretune.errors import InputError
+from paretune.files import read_json
 from paretune.policy.renderer import Renderer
+from paretune.policy.seal import digest
 
 PROBE = (
     "Why is the sky blue? It's 42.5 % (café, naïve, Größe); 'quoted' \"text\"\n\n\tfor i in range(10): x += 1\n"
@@ -25,24 +25,32 @@ PARTS = {
     "ids": ("the token ids of a text", "tokenizer.json"),
     "special": ("its special and added tokens", "tokenizer_config.json"),
     "template": ("its chat template", "chat_template.jinja"),
+    "model": ("its vocabulary, merges or the steps around them", "tokenizer.json"),
 }
 """Parts of a fingerprint: what each says of the tokenizer, and the file that it comes from."""
+SINCE_1 = ("size", "ids", "special", "template")
+"""The parts that every fingerprint has."""
+STEPS = ("model", "normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
-def tokenizer_fingerprint(tokenizer: Any) -> dict[str, Any]:
-    """What a tokenizer does, in the parts of `PARTS`."""
+def tokenizer_fingerprint(tokenizer: Any, folder: Path | None = None) -> dict[str, Any]:
+    """What a tokenizer does, in the parts of `PARTS`; `model` where the folder is given that it was saved to.
+
+    `model` is all that tokenizer.json makes of a text: no text that is tried out can show every merge at work.
+    """
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     added = {str(key): str(token) for key, token in sorted(tokenizer.added_tokens_decoder.items())}
-    return {
+    found = {
         "size": len(tokenizer),
-        "ids": _digest(tokenizer(PROBE, add_special_tokens=False)["input_ids"]),
-        "special": _digest([[getattr(tokenizer, name) for name in names], added]),
-        "template": _digest(tokenizer.chat_template),
+        "ids": digest(tokenizer(PROBE, add_special_tokens=False)["input_ids"]),
+        "special": digest([[getattr(tokenizer, name) for name in names], added]),
+        "template": digest(tokenizer.chat_template),
     }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    if folder is not None and (folder / "tokenizer.json").is_file():
+        # of the file, not of the object: another version of tokenizers may write the same thing in another way
+        data = read_json(folder / "tokenizer.json")
+        found["model"] = digest([data.get(step) for step in STEPS])
+    return found
 
 
 def check_tokenizer(tokenizer: Any, described: Mapping[str, Any], folder: Path) -> None:
@@ -53,16 +61,16 @@ def check_tokenizer(tokenizer: Any, described: Mapping[str, Any], folder: Path) 
     saved = described.get("tokenizer")
     if saved is None:
         return
-    if not isinstance(saved, Mapping) or set(saved) != set(PARTS):
-        raise InputError(f"must hold {', '.join(PARTS)}", file=folder / "policy.json", field="tokenizer")
-    found = tokenizer_fingerprint(tokenizer)
+    if not isinstance(saved, Mapping) or not set(SINCE_1) <= set(saved) <= set(PARTS):
+        raise InputError(f"must hold {', '.join(SINCE_1)}", file=folder / "policy.json", field="tokenizer")
+    found = tokenizer_fingerprint(tokenizer, folder)
     for part, (what, file) in PARTS.items():
-        if found[part] != saved[part]:
+        if part in saved and found.get(part) != saved[part]:
             here = f" (was {saved[part]}, is {found[part]})" if part == "size" else ""
             raise InputError(
-                f"{what} is not what it was when the policy was saved{here}: the folder's tokenizer files were changed "
-                f"or are read differently by this version of transformers (saved with {_version(described)}); restore "
-                "them, or copy the whole policy folder anew",
+                f"{what} changed since the policy was saved{here}: the folder's tokenizer files were edited, or are "
+                f"read differently by this version of transformers (saved with {_version(described)}); restore them, "
+                "or copy the whole policy folder anew",
                 file=folder / file,
             )
 

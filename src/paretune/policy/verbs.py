@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
+from paretune.data.prompts import as_chats
 from paretune.data.rows import Messages
+from paretune.errors import check_whole
+from paretune.policy.engine import Sampling
 from paretune.policy.folder import load_policy
-from paretune.policy.policy import Generation, Pins, Policy, Sensed
+from paretune.policy.head import level_index
+from paretune.policy.policy import Generation, Pins, Policy, Sensed, check_condition
 from paretune.profile import Profile
 from paretune.progress import NO_PROGRESS, Progress
 
@@ -58,7 +62,9 @@ def sense(
 
     Raises `InputError` for a folder that is no policy, a policy without a head, an unknown or impossible pin.
     """
-    found = _loaded(policy).predict(prompts, pins, level=level, progress=progress)
+    chats = as_chats(prompts)  # before the model is loaded, as all that is cheap to tell
+    level_index(level)
+    found = _loaded(policy).predict(chats, pins, level=level, progress=progress)
     return found if intervals else [each.profile for each in found]
 
 
@@ -76,8 +82,13 @@ def generate(
     progress: Progress = NO_PROGRESS,
 ) -> list[Generation]:
     """Answers guided by a condition; see `Policy.generate`. Raises `InputError` for what the user can mend."""
+    chats = as_chats(prompts)  # before the model is loaded, as all that is cheap to tell
+    Sampling(max_new_tokens, temperature, top_p)
+    check_whole(batch_size, "batch_size", least=1)
+    if isinstance(condition, str):
+        check_condition(condition)
     return _loaded(policy).generate(
-        prompts,
+        chats,
         condition=condition,
         pins=pins,
         max_new_tokens=max_new_tokens,

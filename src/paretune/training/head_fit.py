@@ -194,6 +194,7 @@ def _judge(
         everything = _joined((raw_NP, data.targets_NGM), measured) if validation is not None and folds else held
         head.calibrate(everything[0], scored[0], everything[1], scored[1])
     else:
+        head.residual_cov.copy_(torch.eye(head.objectives))
         head.calibrated.fill_(False)
     profile_NM = head.profile(raw_NP)
     return HeadFit(

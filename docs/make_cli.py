@@ -24,14 +24,24 @@ def help_of(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+def verbs_in(text: str) -> list[str]:
+    """The commands that a help text lists."""
+    listed = text.partition("Commands:\n")[2].splitlines()
+    return [line.split()[0] for line in listed if line.startswith("  ") and not line.startswith("   ")]
+
+
+def sections(*arguments: str) -> list[str]:
+    """A section for every verb below `arguments`; a group of verbs is followed by its own."""
+    parts = []
+    for verb in verbs_in(help_of(*arguments)):
+        path = (*arguments, verb)
+        parts += [f"## paretune {' '.join(path)}\n\n```\n{help_of(*path)}\n```\n", *sections(*path)]
+    return parts
+
+
 def page() -> str:
     """The page's text."""
-    whole = help_of()
-    listed = whole.partition("Commands:\n")[2].splitlines()
-    verbs = [line.split()[0] for line in listed if line.startswith("  ") and not line.startswith("   ")]
-    parts = [HEAD, f"```\n{whole}\n```\n"]
-    parts += [f"## paretune {verb}\n\n```\n{help_of(verb)}\n```\n" for verb in verbs]
-    return "\n".join(parts)
+    return "\n".join([HEAD, f"```\n{help_of()}\n```\n", *sections()])
 
 
 def main() -> None:

@@ -13,9 +13,12 @@ import pytest
 import paretune
 
 ROOT = Path(paretune.__file__).parent
-GROUND = {"errors", "files", "progress"}
+GROUND = {"bootstrap", "errors", "files", "progress"}
 """What every room may use."""
-FLOORS = ["profile", "data", "rewards", "policy", "training", "methods", "evaluation", "demo", "server", "cli"]
+FLOORS = [
+    *("profile", "data", "rewards", "policy", "training", "reward_model"),
+    *("methods", "evaluation", "demo", "server", "cli"),
+]
 """From the ground up; a room may skip floors downward, never upward."""
 ABOVE_ALL = {"__init__", "__main__"}
 """The package's front door, which leads (lazily) to every room."""

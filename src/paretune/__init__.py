@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from paretune.policy import sense as sense
     from paretune.profile import Objective as Objective
     from paretune.profile import Scale as Scale
+    from paretune.reward_model import load_reward_model as load_reward_model
+    from paretune.reward_model import train_reward_model as train_reward_model
     from paretune.rewards import parse_objective as parse_objective
     from paretune.rewards import score as score
 
@@ -34,12 +36,14 @@ _HOMES = {
     "front": "paretune.pareto",
     "generate": "paretune.policy",
     "load_policy": "paretune.policy",
+    "load_reward_model": "paretune.reward_model",
     "parse_objective": "paretune.rewards",
     "read_rows": "paretune.data",
     "sample": "paretune.policy",
     "score": "paretune.rewards",
     "sense": "paretune.policy",
     "train": "paretune.methods",
+    "train_reward_model": "paretune.reward_model",
     "write_rows": "paretune.data",
 }
 __all__ = ["__version__", *_HOMES]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paretune.bootstrap import Bootstrap
 from paretune.errors import InputError
 from paretune.evaluation import charts
-from paretune.evaluation.bootstrap import Bootstrap
 from paretune.evaluation.conditions import choose_conditions, derangement, filled
 from paretune.evaluation.control import subset
 from paretune.evaluation.head import ALPHAS, fit_ridge, interval_ends, interval_quality, linear_probe

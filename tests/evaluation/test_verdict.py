@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paretune.evaluation.bootstrap import Estimate, undefined
+from paretune.bootstrap import Estimate, undefined
 from paretune.evaluation.verdict import decide, find_limits, listed
 
 UP, FLAT, DOWN = Estimate(0.1, 0.05, 0.15, 50), Estimate(0.01, -0.02, 0.04, 50), Estimate(-0.1, -0.15, -0.05, 50)

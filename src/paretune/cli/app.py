@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from paretune import __version__
-from paretune.cli import demo, evaluate, front, generate, methods, objectives, sample, score, sense, train
+from paretune.cli import data, demo, evaluate, front, generate, methods, objectives, reward, sample, score, sense, train
 from paretune.cli.output import complain
 from paretune.errors import InputError
 
@@ -84,7 +84,7 @@ def root(
     """
 
 
-for verb in (demo, sample, score, train, sense, generate, evaluate, front, methods, objectives):
+for verb in (demo, data, sample, score, reward, train, sense, generate, evaluate, front, methods, objectives):
     verb.register(app)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paretune.evaluation.bootstrap import Bootstrap
+from paretune.bootstrap import Bootstrap
 from paretune.evaluation.result import Evaluated
 from paretune.evaluation.scoring import normalised
 from paretune.evaluation.summary import front_of

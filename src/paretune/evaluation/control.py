@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from paretune.data import Pair
-from paretune.data.rows import Messages, Row, prompt_key
-from paretune.evaluation.bootstrap import (
+from paretune.bootstrap import (
     Bootstrap,
     Floats,
     undefined,
     weighted_mean,
     weighted_spearman,
 )
+from paretune.data import Pair
+from paretune.data.rows import Messages, Row, prompt_key
 from paretune.evaluation.conditions import generate
 from paretune.evaluation.scoring import Scored, measure
 from paretune.profile import Objective

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paretune.evaluation.bootstrap import (
+from paretune.bootstrap import (
     Bootstrap,
     Estimate,
     Floats,

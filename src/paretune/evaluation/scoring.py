@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from paretune.bootstrap import Floats
 from paretune.data.rows import Row
 from paretune.errors import InputError, did_you_mean
-from paretune.evaluation.bootstrap import Floats
 from paretune.evaluation.conditions import clean
 from paretune.profile import Objective
 from paretune.progress import Progress

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paretune.evaluation.bootstrap import Bootstrap, Estimate, Floats, undefined
+from paretune.bootstrap import Bootstrap, Estimate, Floats, undefined
 from paretune.evaluation.scoring import Scored, distances
 from paretune.pareto import hypervolume, non_dominated
 from paretune.profile import Profile

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paretune.evaluation.bootstrap import Estimate
+from paretune.bootstrap import Estimate
 
 RIVALS = ("shuffled", "mean", "ones", "none")
 WORDS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paretune.evaluation.bootstrap import Bootstrap, Floats
+from paretune.bootstrap import Bootstrap, Floats
 
 MARGIN = 0.01
 

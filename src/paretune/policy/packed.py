@@ -102,7 +102,8 @@ class Batch:
     input_ids, positions [B, L]; mask [B, 1, L, L], True = may attend; readout [B]: index of the last prefix token;
     source [N]: flat index (into B*L) of the token that predicts each label; label [N]; branch [N]: the branch, 0..K-1,
     in order of rows, that each label belongs to; branches: K; tokens: real tokens in the batch; spans [B]: tokens up to
-    the read-out that the head averages.
+    the read-out that the head averages; ends [K]: flat index of each branch's last token (of the prefix's last one
+    where a branch has no tokens).
     """
 
     input_ids: Tensor
@@ -115,6 +116,7 @@ class Batch:
     branches: int
     tokens: int
     spans: tuple[int, ...]
+    ends: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
@@ -143,6 +145,7 @@ def collate(rows: Sequence[Packed], pad_id: int, *, bucket: int = LENGTH_BUCKET)
     source: list[int] = []
     label: list[int] = []
     branch: list[int] = []
+    ends: list[int] = []
     count = 0
     for i, (row, tree) in enumerate(zip(rows, trees, strict=True)):
         start, end = len(row.prefix), len(row.prefix) + len(tree.ids)
@@ -155,6 +158,7 @@ def collate(rows: Sequence[Packed], pad_id: int, *, bucket: int = LENGTH_BUCKET)
             source += [i * width + at for at in way[len(each.suffix) : -1]]
             label += each.completion
             branch += [count] * len(each.completion)
+            ends.append(i * width + way[-1])
             count += 1
     readout = torch.tensor([len(row.prefix) - 1 for row in rows])
     return Batch(
@@ -168,6 +172,7 @@ def collate(rows: Sequence[Packed], pad_id: int, *, bucket: int = LENGTH_BUCKET)
         branches=count,
         tokens=sum(len(row.prefix) + len(tree.ids) for row, tree in zip(rows, trees, strict=True)),
         spans=tuple(row.span for row in rows),
+        ends=torch.tensor(ends, dtype=torch.long),
     )
 
 
@@ -188,12 +193,7 @@ def forward(causal: Any, batch: Batch, *, layer: int | None = None) -> Forward:
     The head reads after decoder layer `layer` (by default after the last one and the final norm).
     """
     with hidden_after(causal, layer) as states:
-        hidden_BLH = decoder(causal)(
-            input_ids=batch.input_ids,
-            attention_mask=attention_mask(causal, batch),
-            position_ids=batch.positions,
-            use_cache=False,
-        ).last_hidden_state
+        hidden_BLH = hidden_states(causal, batch)
     readout_BH = span_mean(states[0] if states else hidden_BLH, (batch.readout + 1).tolist(), batch.spans)
     # two-dimensional hidden states: a batched product with the LM head would copy the vocabulary matrix per row
     hidden_NH = hidden_BLH.flatten(0, 1)[batch.source]
@@ -201,6 +201,22 @@ def forward(causal: Any, batch: Batch, *, layer: int | None = None) -> Forward:
     logp_K = torch.zeros(batch.branches, dtype=logp_N.dtype, device=logp_N.device).index_add(0, batch.branch, logp_N)
     length_K = torch.bincount(batch.branch, minlength=batch.branches)
     return Forward(logp_K, length_K, readout_BH)
+
+
+def hidden_states(causal: Any, batch: Batch) -> Tensor:
+    """Last-layer hidden states [B, L, H] of packed rows; no logits are computed."""
+    out: Tensor = decoder(causal)(
+        input_ids=batch.input_ids,
+        attention_mask=attention_mask(causal, batch),
+        position_ids=batch.positions,
+        use_cache=False,
+    ).last_hidden_state
+    return out
+
+
+def end_states(causal: Any, batch: Batch) -> Tensor:
+    """Hidden states [K, H] of every branch's last token: what a reward head reads, of one pass."""
+    return hidden_states(causal, batch).flatten(0, 1)[batch.ends]
 
 
 def attention_mask(causal: Any, batch: Batch) -> Tensor | dict[str, Tensor]:

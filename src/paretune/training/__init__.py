@@ -2,9 +2,10 @@
 
 from paretune.training.config import TrainConfig, resolve
 from paretune.training.loop import DivergedError, Item, Journal, Learner, run
-from paretune.training.module import Outputs, TrainModule, add_adapter
+from paretune.training.module import AdapterModule, Outputs, TrainModule, add_adapter
 
 __all__ = [
+    "AdapterModule",
     "DivergedError",
     "Item",
     "Journal",

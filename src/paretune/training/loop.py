@@ -24,7 +24,7 @@ from paretune.files import dump_line
 from paretune.policy.packed import LENGTH_BUCKET, Packed, collate
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.training.config import TrainConfig
-from paretune.training.module import Outputs, TrainModule
+from paretune.training.module import AdapterModule
 from paretune.training.optimizer import optimizer_for
 
 
@@ -42,6 +42,9 @@ class Item(Protocol):
 
 I = TypeVar("I", bound=Item)  # noqa: E741
 
+SHOWN = ("dpo", "likelihood", "contrast", "sense", "pair", "rating")
+"""Logged numbers that a progress bar has room for."""
+
 
 class Learner(Protocol[I]):
     """What a method brings to the loop."""
@@ -58,9 +61,12 @@ class Learner(Protocol[I]):
         """Denominators of an effective batch, such as pairs or label tokens."""
 
     def loss(
-        self, out: Outputs, reference: Tensor | None, items: Sequence[I], counts: dict[str, float]
+        self, out: Any, reference: Tensor | None, items: Sequence[I], counts: dict[str, float]
     ) -> tuple[Tensor, dict[str, float]]:
-        """The share of these items in the effective batch's loss, and what to log (shares are added up)."""
+        """The share of these items in the effective batch's loss, and what to log (shares are added up).
+
+        `out` is what the module's forward gave.
+        """
 
 
 class DivergedError(InputError):
@@ -119,7 +125,7 @@ def learning_rate(config: TrainConfig, step: int, total: int) -> float:
 
 
 def run(
-    module: TrainModule,
+    module: AdapterModule,
     learner: Learner[I],
     config: TrainConfig,
     *,
@@ -159,7 +165,7 @@ def run(
 
 
 def _accumulate(
-    module: TrainModule, learner: Learner[I], items: Sequence[I], config: TrainConfig, pad_id: int
+    module: AdapterModule, learner: Learner[I], items: Sequence[I], config: TrainConfig, pad_id: int
 ) -> tuple[dict[str, float], int]:
     """Forward and backward over an effective batch; gradients are left in the parameters."""
     device = next(module.parameters()).device
@@ -189,5 +195,5 @@ def _guard(numbers: dict[str, float], items: Sequence[Item]) -> None:
 
 
 def _summary(record: dict[str, Any]) -> str:
-    parts = [f"{key} {record[key]:.3f}" for key in ("dpo", "likelihood", "contrast", "sense") if key in record]
+    parts = [f"{key} {record[key]:.3f}" for key in SHOWN if key in record]
     return " ".join([*parts, f"{record['tokens_per_second']:.0f} tok/s"])

@@ -23,8 +23,32 @@ class Outputs:
     predicted: Tensor | None
 
 
-class TrainModule(nn.Module):
-    """Backbone and head in one module, so that one wrapper (DDP, FSDP2) sees all that is trained."""
+class AdapterModule(nn.Module):
+    """Backbone with LoRA and a head in one module, so that one wrapper (DDP, FSDP2) sees all that is trained.
+
+    What comes out of a forward pass over a `Batch` is between the module and its learner.
+    """
+
+    def __init__(self, peft: Any, head: nn.Module | None, *, backbone_grad_scale: float = 1.0) -> None:
+        super().__init__()
+        self.peft = peft
+        self.head = head
+        self.backbone_grad_scale = backbone_grad_scale
+
+    @property
+    def causal(self) -> Any:
+        """The causal LM with LoRA layers inside."""
+        return self.peft.get_base_model()
+
+    def reference_logp(self, batch: Batch) -> Tensor:
+        """Log-probabilities of the frozen base model, for learners that need a reference."""
+        raise NotImplementedError
+
+
+class TrainModule(AdapterModule):
+    """A policy in training: the head senses the prompt."""
+
+    head: SensingHead | None
 
     def __init__(
         self,
@@ -34,16 +58,8 @@ class TrainModule(nn.Module):
         backbone_grad_scale: float = 1.0,
         readout_layer: int | None = None,
     ) -> None:
-        super().__init__()
-        self.peft = peft
-        self.head = head
-        self.backbone_grad_scale = backbone_grad_scale
+        super().__init__(peft, head, backbone_grad_scale=backbone_grad_scale)
         self.readout_layer = readout_layer
-
-    @property
-    def causal(self) -> Any:
-        """The causal LM with LoRA layers inside."""
-        return self.peft.get_base_model()
 
     def forward(self, batch: Batch, *, reference: bool = False) -> Outputs:
         """Log-probabilities of the branches and, but for the reference, predicted profiles, from one pass.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paretune.training.config import TrainConfig
-from paretune.training.module import TrainModule
+from paretune.training.module import AdapterModule
 
 
 class MasterAdamW:
@@ -66,7 +66,7 @@ class MasterAdamW:
         return norm
 
 
-def optimizer_for(module: TrainModule, config: TrainConfig) -> MasterAdamW:
+def optimizer_for(module: AdapterModule, config: TrainConfig) -> MasterAdamW:
     """AdamW over the adapter and the head, each with its learning rate."""
     adapter = [each for each in module.peft.parameters() if each.requires_grad]
     groups: list[dict[str, Any]] = [{"params": adapter, "lr": config.lr}]

@@ -103,10 +103,10 @@ def weighted_r2(truth: Floats, guess: Floats, weights: Floats) -> Floats:
 
 def weighted_ranks(values: Floats, weights: Floats) -> Floats:
     """Mid-ranks [B, n] of values [n], each counted `weights` [B, n] times; ties share their middle."""
-    _, codes = np.unique(values, return_inverse=True)
-    groups = np.zeros((len(values), int(codes.max()) + 1))
-    groups[np.arange(len(values)), codes] = 1
-    counts = weights @ groups
+    _, first, codes = np.unique(np.sort(values), return_index=True, return_inverse=True)
+    order = np.argsort(values, kind="stable")
+    counts = np.add.reduceat(weights[:, order], first, axis=1)
+    codes = codes[np.argsort(order)]
     middle = counts.cumsum(axis=1) - counts / 2 + 0.5
     return np.asarray(middle[:, codes])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paretune.evaluation.bootstrap import (
+from paretune.bootstrap import (
     Bootstrap,
     weighted_mean,
     weighted_r2,

@@ -59,9 +59,8 @@ def sample(
     )
 
     def show() -> None:
-        say(
-            f"{out}: {result.completions:,} completions of {result.rows:,} {'prompt' if result.rows == 1 else 'prompts'}, {result.tokens:,} tokens"
-        )
+        prompts_said = "1 prompt" if result.rows == 1 else f"{result.rows:,} prompts"
+        say(f"{out}: {result.completions:,} completions of {prompts_said}, {result.tokens:,} tokens")
         if result.resumed:
             say(
                 f"{result.resumed:,} prompts were there from an interrupted run; "

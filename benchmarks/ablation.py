@@ -117,6 +117,7 @@ def gist(metrics: dict[str, Any], trained: dict[str, Any]) -> dict[str, Any]:
         },
         "control_accuracy": value(told["control_accuracy"]),
         "control_spearman": {name: value(each["spearman"]) for name, each in (told["control"] or {}).items()},
+        "control_within": {name: value(each["spearman_within"]) for name, each in (told["control"] or {}).items()},
         "head_r2": {name: value(each["head"]["r2"]) for name, each in (told["head"] or {}).items()},
         "probe_r2": {name: value(each["probe"]["r2"]) for name, each in (told["head"] or {}).items() if each["probe"]},
         "sensing_helps": told["verdict"]["headline"],

@@ -41,6 +41,7 @@ def test_a_policy_that_obeys_has_full_control(world: Any) -> None:
     own = _run(world, fakes.FakePolicy(fakes.obeys))
     for name in fakes.NAMES:
         assert own["control"][name]["spearman"]["value"] == pytest.approx(1)
+        assert own["control"][name]["spearman_within"]["value"] == pytest.approx(1)
         assert own["control"][name]["mae"]["value"] == pytest.approx(0, abs=1e-3)
         assert [round(step["obtained"]["value"], 3) for step in own["control"][name]["curve"]] == [
             0.1,
@@ -64,6 +65,7 @@ def test_a_policy_that_ignores_its_profile_is_said_so(world: Any) -> None:
     spearman = own["control"]["warm"]["spearman"]
     assert spearman["value"] is None
     assert "constant" in spearman["why"]
+    assert own["control"]["warm"]["spearman_within"]["value"] == 0
 
 
 def test_a_head_that_senses_noise_does_not_help(world: Any) -> None:

@@ -143,3 +143,12 @@ def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
     found = charts.ticks(low, high)
     assert 3 <= len(found) <= 7
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+
+
+def test_spearman_within_prompts_looks_at_each_prompt_alone() -> None:
+    from paretune.evaluation.control import _within
+
+    nan = float("nan")
+    obtained = np.array([[0.7, 0.8, 0.9], [0.1, 0.2, 0.15], [0.5, 0.5, 0.5], [0.3, nan, 0.4]])
+    # ranks 1 2 3 against 1 3 2: 1 - 6 * 2 / (3 * 8) = 0.5; no change is no control; two values say nothing
+    assert _within(np.array([0.1, 0.5, 0.9]), obtained) == pytest.approx([1, 0.5, 0, nan], nan_ok=True)

@@ -77,7 +77,11 @@ def sweep(
 
 
 def obedience(steps: Sequence[Step], objectives: Sequence[Objective], bootstrap: Bootstrap) -> dict[str, Any]:
-    """Per objective: Spearman (pooled over prompts and values), MAE, and the mean obtained for each request."""
+    """Per objective: Spearman pooled and within prompts, MAE, and the mean obtained for each request.
+
+    Pooled, a request must tell the obtained value whatever the prompt; within prompts (the mean over them), turning it
+    must move the answer to the same prompt.
+    """
     out: dict[str, Any] = {}
     for column, objective in enumerate(objectives):
         own = [step for step in steps if step.objective == objective.name]
@@ -98,17 +102,29 @@ def _curve(requested: Floats, obtained: Floats, bootstrap: Bootstrap) -> dict[st
 
     if not known.any():
         missing = undefined("no answer could be scored").to_dict()
-        return {"prompts": n, "spearman": missing, "mae": missing, "curve": []}
+        return {"prompts": n, "spearman": missing, "spearman_within": missing, "mae": missing, "curve": []}
     why = "the obtained values are constant, so their ranks say nothing"
     return {
         "prompts": n,
         "spearman": bootstrap.estimate(lambda w: weighted_spearman(asked, got, spread(w)), n, why).to_dict(),
+        "spearman_within": bootstrap.mean(_within(requested, obtained)).to_dict(),
         "mae": bootstrap.estimate(lambda w: weighted_mean(np.abs(asked - got), spread(w)), n).to_dict(),
         "curve": [
             {"requested": float(value), "obtained": bootstrap.mean(obtained[:, index]).to_dict()}
             for index, value in enumerate(requested)
         ],
     }
+
+
+def _within(requested: Floats, obtained: Floats) -> Floats:
+    """Spearman [n] over each prompt's own requests; 0 where its answers never change, NaN with fewer than three."""
+    out = np.full(len(obtained), np.nan)
+    for row, values in enumerate(obtained):
+        known = np.isfinite(values)
+        if known.sum() >= 3:
+            (rho,) = weighted_spearman(requested[known], values[known], np.ones((1, int(known.sum()))))
+            out[row] = rho if np.isfinite(rho) else 0.0
+    return out
 
 
 def control_accuracy(

@@ -138,7 +138,8 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
             lines.append(f"  R2 of {objective}: {said}{share}")
         for objective, each in (own["control"] or {}).items():
             lines.append(
-                f"  control of {objective}: Spearman of requested and obtained {interval(each['spearman'], 2)}"
+                f"  control of {objective}: Spearman of requested and obtained {interval(each['spearman'], 2)}, "
+                f"within prompts {interval(each['spearman_within'], 2)}"
             )
         if own["control_accuracy"]:
             lines.append(f"  control accuracy {interval(own['control_accuracy'], 2)} (0.5 is none)")

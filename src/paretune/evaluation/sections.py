@@ -129,8 +129,9 @@ def _control(own: Metrics) -> str:
     figures = []
     for name, each in (own["control"] or {}).items():
         if each["curve"]:
-            caption = f"{name}: Spearman {interval(each['spearman'], 2)}, MAE {interval(each['mae'], 2)}"
-            figures.append(figure(charts.curve_chart(each["curve"], name), f"{caption}, {each['prompts']} prompts"))
+            rho = f"{interval(each['spearman'], 2)}, within prompts {interval(each['spearman_within'], 2)}"
+            caption = f"{name}: Spearman {rho}, MAE {interval(each['mae'], 2)}, {each['prompts']} prompts"
+            figures.append(figure(charts.curve_chart(each["curve"], name), caption))
     if figures:
         note = "One objective is pinned to the requested value, the rest are sensed; dashed: perfect obedience."
         parts += [grid(figures, "small"), paragraph(note, "muted")]

@@ -18,6 +18,7 @@ import torch
 from common import run
 from torch import Tensor
 
+from paretune.errors import check_whole
 from paretune.policy.head import HeadConfig, SensingHead
 from paretune.policy.head_kinds import KINDS
 from paretune.training.head_fit import fit_head
@@ -107,6 +108,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    for count in arguments.prompts:
+        check_whole(count, "--prompts", least=2)
     rows = []
     for data in ("constant", "by prompt"):
         for count in arguments.prompts:

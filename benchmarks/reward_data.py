@@ -41,6 +41,7 @@ from paretune.cli.progress import bars
 from paretune.data import Completion, Row, split_rows
 from paretune.demo import demo_model
 from paretune.errors import InputError
+from paretune.files import read_json
 from paretune.policy.backbone import load_backbone
 from paretune.reward_model.config import RewardConfig
 from paretune.reward_model.folder import load_for_scoring
@@ -92,7 +93,7 @@ def main() -> None:
         overwrite=True,
         progress=bars(),
     )
-    found = compare(rows, task, arguments.out / "reward", RewardConfig().seed)
+    found = compare(rows, task, arguments.out / "reward")
     if arguments.json:
         out = {"kind": arguments.kind, "trained": trained.metrics, "dropped": trained.dropped, "held_out": found}
         print(json.dumps(out))
@@ -193,9 +194,12 @@ TASKS = {
 # --- held-out figures -------------------------------------------------------------------------------------------------
 
 
-def compare(rows: Sequence[Row], task: Task, folder: Path, seed: int) -> dict[str, dict[str, Any]]:
+def compare(rows: Sequence[Row], task: Task, folder: Path) -> dict[str, dict[str, Any]]:
     """Held-out figures by objective: model, length and probe on the same answers."""
-    split = split_rows(rows, seed=seed, validation=VALIDATION, test=0.0)
+    # that of training, whatever --set says
+    split = split_rows(rows, **read_json(folder / "reward.json")["data"]["split"])
+    if not split.validation:
+        raise InputError("nothing was held out, so there is nothing to compare", field="validation")
     encoder = RelevanceReward()
     model = load_for_scoring(folder)
     held = [(row, each) for row in split.validation for each in row.completions]

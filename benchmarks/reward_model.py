@@ -36,6 +36,7 @@ from common import run
 from paretune.bootstrap import Bootstrap
 from paretune.data.rows import Completion, Row
 from paretune.demo import demo_model
+from paretune.errors import InputError, check_whole
 from paretune.policy.backbone import choose_dtype, hidden_size, load_backbone
 from paretune.policy.packed import collate
 from paretune.policy.renderer import Renderer
@@ -317,6 +318,10 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.05, help="LoRA dropout in both arms")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     arguments = parser.parse_args()
+    for name, least in (("layers", 0), ("pairs", 1), ("held_out", 1), ("steps", 2), ("batch", 1)):
+        check_whole(getattr(arguments, name), f"--{name.replace('_', '-')}", least=least)
+    if arguments.batch > arguments.pairs:
+        raise InputError(f"--batch {arguments.batch} takes more pairs than --pairs {arguments.pairs}")
     with tempfile.TemporaryDirectory() as folder:
         out = measure(arguments, Path(folder))
     print(json.dumps(out) if arguments.json else "\n".join(f"{key:20} {value}" for key, value in out.items()))

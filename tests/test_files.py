@@ -150,6 +150,17 @@ def test_a_folder_appears_whole(tmp_path):
     assert names(tmp_path / "runs" / "out") == sorted([OURS, "b.txt", "inner"])
 
 
+def test_files_of_a_folder_follow_the_umask_whoever_wrote_them(tmp_path):
+    with atomic_folder(tmp_path / "out") as work:
+        (work / "inner").mkdir()
+        for name in ("a", "inner/b"):
+            (work / name).touch(mode=0o600)
+    mask = os.umask(0)
+    os.umask(mask)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert modes == {0o666 & ~mask}
+
+
 def test_a_folder_that_fails_midway_leaves_nothing(tmp_path):
     with pytest.raises(Stop), atomic_folder(tmp_path / "out") as work:
         (work / "a.txt").write_text("half")
@@ -254,6 +265,17 @@ def test_a_lock_is_let_go_when_the_block_fails_and_takes_the_folders_it_made_alo
     with locked(tmp_path / "new" / "x.lock", "work"):
         (tmp_path / "new" / "result").touch()
     assert names(tmp_path / "new") == ["result"]
+
+
+def test_a_lock_whose_folder_was_renamed_leaves_that_of_the_next_one_alone(tmp_path):
+    with locked(tmp_path / "work" / "lock", "work"):
+        os.replace(tmp_path / "work", tmp_path / "done")
+        following = locked(tmp_path / "work" / "lock", "work")
+        following.__enter__()
+    assert names(tmp_path / "work") == ["lock"]
+    with pytest.raises(InputError, match="going on already"), locked(tmp_path / "work" / "lock", "work"):
+        pass
+    following.__exit__(None, None, None)
 
 
 def test_json_that_python_cannot_read_is_told(tmp_path):

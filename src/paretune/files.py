@@ -144,7 +144,10 @@ def locked(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: whoever waits for the name makes a new file
+        with suppress(FileNotFoundError):
+            # not if the folder was renamed meanwhile: then the name is another's
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                path.unlink()  # while it is held: whoever waits for the name makes a new file
         os.close(handle)
         with suppress(OSError):  # folders made for the lock alone go with it
             for folder in new:
@@ -215,6 +218,7 @@ def atomic_folder(path: Path | str, *, overwrite: bool = False) -> Iterator[Path
         os.chmod(work, 0o777 & ~_umask())
         for item in sorted(work.rglob("*")):
             if item.is_file():
+                os.chmod(item, 0o666 & ~_umask())  # safetensors writes files that nobody else may read
                 with item.open("rb") as file:
                     os.fsync(file.fileno())
         old = path.with_name(f".{path.name}.{os.getpid()}.old")

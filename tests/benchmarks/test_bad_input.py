@@ -69,3 +69,10 @@ def test_ablation(refused, tmp_path, scored_rows, tiny_llama):
 def test_generate(refused, option):
     for value in ("0", "-3"):
         assert f"{option} must be at least 1" in refused("generate", option, value)
+
+
+def test_pins_and_reward_model(refused):
+    assert "--prompts must be at least 2, found 0" in refused("pins", "--prompts", 0)
+    assert "--steps must be at least 2, found 1" in refused("reward_model", "--steps", 1)
+    assert "--held-out must be at least 1" in refused("reward_model", "--held-out", 0)
+    assert "--batch 9 takes more pairs than --pairs 8" in refused("reward_model", "--batch", 9, "--pairs", 8)

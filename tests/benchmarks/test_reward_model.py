@@ -151,3 +151,24 @@ def test_held_out_figures_of_pairs_and_ratings(data):
     assert any(line.startswith("| Spearman, model | -1.000") for line in data.markdown({"good": {
         key: value.to_dict() for key, value in found.items()
     }}))  # fmt: skip
+
+
+def test_what_is_compared_on_was_held_out_of_training(data, tmp_path, monkeypatch):
+    asked = {"seed": 3, "validation": 0.4, "test": 0.0, "near_duplicates": 0}
+    (tmp_path / "reward.json").write_text(json.dumps({"data": {"split": asked}}))
+    texts = ("Why is the sky blue?", "Tell me a joke.", "How is bread made?", "Name three rivers.", "What is a ship?")
+    rows = [Row([{"role": "user", "content": text}], (Completion("a"),), id=text) for text in texts]
+    parts = []
+    model = argparse.Namespace(score=lambda prompts, given, progress: [{"harmless": 0.0}] * len(given))
+    monkeypatch.setattr(data, "load_for_scoring", lambda folder: model)
+    monkeypatch.setattr(data, "RelevanceReward", lambda: None)
+    monkeypatch.setattr(data, "embed", lambda encoder, part: np.zeros((len(part), 2)))
+    monkeypatch.setattr(data, "of_pairs", lambda name, train, held, *rest: parts.extend([train, held]) or {})
+    data.compare(rows, data.TASKS["hh"], tmp_path)
+    split = data.split_rows(rows, **asked)
+    assert [[row.id for row in part] for part in parts] == [
+        [row.id for row in part] for part in (split.train, split.validation)
+    ]
+    (tmp_path / "reward.json").write_text(json.dumps({"data": {"split": asked | {"validation": 0.0}}}))
+    with pytest.raises(InputError, match="nothing was held out"):
+        data.compare(rows, data.TASKS["hh"], tmp_path)

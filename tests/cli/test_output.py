@@ -52,6 +52,7 @@ def test_table_aligns_text_left_and_numbers_right() -> None:
     lines = table([["a", 1, 0.5], ["long", 1000, None]], header=["name", "n", "mean"])
     assert lines == ["name      n   mean", "a         1  0.500", "long  1,000      -"]
     assert table([[1234.5], [-0.00002], [0.0]]) == ["   1,234", "-2.0e-05", "   0.000"]
+    assert table([[1.5e300], [123_456_789.0]]) == [" 1.500e+300", "123,456,789"]
     assert table([]) == []
 
 

@@ -11,9 +11,10 @@ from paretune.evaluation import charts
 from paretune.evaluation.conditions import choose_conditions, derangement, filled
 from paretune.evaluation.control import subset
 from paretune.evaluation.head import ALPHAS, fit_ridge, interval_ends, interval_quality, linear_probe
-from paretune.evaluation.scoring import distances
+from paretune.evaluation.scoring import choose_objectives, distances
 from paretune.evaluation.summary import front_of
 from paretune.evaluation.winrate import joint_outcomes, outcomes, win_rates
+from paretune.profile import Objective
 
 
 @pytest.mark.parametrize("n", [2, 3, 17])
@@ -152,3 +153,24 @@ def test_spearman_within_prompts_looks_at_each_prompt_alone() -> None:
     obtained = np.array([[0.7, 0.8, 0.9], [0.1, 0.2, 0.15], [0.5, 0.5, 0.5], [0.3, nan, 0.4]])
     # ranks 1 2 3 against 1 3 2: 1 - 6 * 2 / (3 * 8) = 0.5; no change is no control; two values say nothing
     assert _within(np.array([0.1, 0.5, 0.9]), obtained) == pytest.approx([1, 0.5, 0, nan], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [
+        ("short=lexical:brevty", "unknown lexical objective 'brevty'.*'brevity'"),
+        ("short=python:no_such_rewards_module:f", "there is no Python module 'no_such_rewards_module'"),
+        ("short=lexical:words:no_such_list.txt", "no such word list"),
+        ("short=ensemble:mean(lexical:length, python:no_such_rewards_module:f)", "no Python module"),
+        ("short=judge:m@http://localhost:1/v1", "a judge needs a rubric"),
+        ("shrot", "no objective 'shrot'"),
+        ("-short=lexical:brevity", "more of 'short' as better"),
+    ],
+)
+def test_a_reward_that_cannot_score_is_told_before_anything_is_generated(asked: str, cause: str) -> None:
+    policy = [Objective("short", "lexical:brevity"), Objective("long", "lexical:length", "minimise")]
+    with pytest.raises(InputError, match=cause):
+        choose_objectives(policy, [asked])
+    scored, unscored = choose_objectives(policy, ["-long=lexical:question"])
+    assert [(each.name, each.spec, each.direction) for each in scored] == [("long", "lexical:question", "minimise")]
+    assert list(unscored) == ["short"]

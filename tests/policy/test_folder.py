@@ -409,6 +409,19 @@ def test_an_adapter_that_is_missing_or_of_another_model(saved, tiny_gpt2):
         load_policy(folder)
 
 
+def test_an_adapter_that_is_weighed_otherwise_is_refused(saved, tiny_llama):
+    path = saved[1] / "adapter" / "adapter_config.json"
+    config = read_json(path)
+    path.write_text(json.dumps(config | {"lora_alpha": 2 * config["lora_alpha"]}))
+    with pytest.raises(InputError, match=r"adapter_config\.json: is not what it was when the folder was saved"):
+        load_policy(saved[1])
+    path.write_text(json.dumps(config | {"base_model_name_or_path": "elsewhere", "peft_version": "9"}))
+    load_policy(saved[1])
+    edit(saved[1], adapter_config="GONE")  # of a version that kept no digest of it
+    path.write_text(json.dumps(config | {"lora_alpha": 2 * config["lora_alpha"]}))
+    load_policy(saved[1])
+
+
 def test_a_pickled_adapter_is_not_read(saved):
     _, folder = saved
     path = folder / "adapter" / "adapter_model.safetensors"

@@ -140,6 +140,17 @@ def test_prompts_that_do_not_fit_are_dropped_and_counted(prompts, tiny_gpt2, tmp
     assert not (tmp_path / "none.jsonl").exists()
 
 
+def test_the_instruction_of_most_tokens_must_fit_if_it_is_used(tiny_gpt2, tmp_path):
+    (tmp_path / "vary.txt").write_text("Answer in one short sentence.\n" + "\u2603" * 20 + "\n")  # 3 tokens a character
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [{"id": "near", "prompt": "word " * 73}, {"id": "short", "prompt": "Hi"}]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for n, dropped in ((2, 1), (1, 0)):
+        options = {**QUICK, "n": n, "vary": tmp_path / "vary.txt"}
+        assert sample(prompts, str(tiny_gpt2), tmp_path / f"{n}.jsonl", **options).dropped == dropped
+    assert [row["id"] for row in rows_of(tmp_path / "2.jsonl")] == ["short"]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_prompt_is_prefilled_once_and_its_completions_are_those_of_a_prefill_each(
     prompts, vary, tiny_model, tmp_path, monkeypatch, temperature

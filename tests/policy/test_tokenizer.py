@@ -113,7 +113,7 @@ def other_tokenizer(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (swap_two_ids, r"tokenizer\.json: the token ids of a text changed since the policy was saved"),
+        (swap_two_ids, r"tokenizer\.json: the token ids of a text changed since the folder was saved"),
         (swap_two_rare_merges, r"tokenizer\.json: its vocabulary, merges or the steps around them changed"),
         (other_steps, r"tokenizer\.json: (its vocabulary|the token ids)"),
         (forget_a_merge, r"tokenizer\.json: the token ids of a text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -186,6 +187,28 @@ def test_a_changed_tokenizer_and_a_missing_adapter_are_refused(copy):
     (copy / "chat_template.jinja").unlink()
     with pytest.raises(InputError):
         load_reward_model(copy)
+
+
+def test_what_was_edited_is_told_of_as_a_reward_models(copy):
+    config = copy / "adapter" / "adapter_config.json"
+    saved = json.loads(config.read_text())
+    config.write_text(json.dumps(saved | {"lora_alpha": saved["lora_alpha"] + 1}))
+    with pytest.raises(InputError, match=r"adapter_config\.json: is not what it was when the folder was saved"):
+        load_reward_model(copy)
+    config.write_text(json.dumps(saved))
+    edit(copy, tokenizer={})
+    with pytest.raises(InputError, match=r"reward\.json.*field 'tokenizer': must hold size"):
+        load_reward_model(copy)
+    edit(copy, tokenizer=json.loads((copy / "reward.json").read_text())["tokenizer"], base_model="/no/such/model")
+    with pytest.raises(InputError, match=r"say where it is with trained:FOLDER\?base=MODEL"):
+        load_reward_model(copy)
+
+
+def test_saved_files_follow_the_umask(trained):
+    mask = os.umask(0)
+    os.umask(mask)
+    files = [path for path in trained.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
 
 
 def test_nothing_is_left_of_a_training_that_fails(rows_file, tiny_qwen, tmp_path):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
+from paretune.data import prompt_key, read_rows
 from paretune.errors import InputError
+from paretune.reward_model import load_reward_model
 from paretune.reward_model.config import RewardConfig
 from paretune.training import resolve
 
@@ -33,6 +36,26 @@ def test_the_number_of_resamples_changes_the_intervals_alone(quick):
         for times in (50, 200)
     )
     assert one["r2"]["value"] == two["r2"]["value"] and one["r2"]["low"] != two["r2"]["low"]
+
+
+def test_ordinal_ratings_are_learnt_and_measured(quick, rows_file):
+    folder = quick("ordinal", "loss=ordinal")
+    described, metrics = (json.loads((folder / name).read_text()) for name in ("reward.json", "metrics.json"))
+    kind = described["objectives"][0]
+    assert (kind["unit"], kind["levels"]) == ("ordinal", [0.0, 1.0, 2.0, 3.0, 4.0])
+    figures = metrics["validation"]["kind"]
+    assert figures["ratings"] > 0 and figures["r2"]["value"] is not None and figures["spearman"]["value"] is not None
+    model = load_reward_model(folder, dtype="float32")
+    cuts = model.module.head.cuts[0].tolist()
+    held_out = [row for row in read_rows(rows_file) if prompt_key(row.prompt) not in described["train_prompts"]]
+    answers = [(row.prompt, each) for row in held_out for each in row.completions]
+    values = [found["kind"] for found in model.score([prompt for prompt, _ in answers], [a.text for _, a in answers])]
+    guess = [sum(1 / (1 + math.exp(cut - value)) for cut in cuts) for value in values]  # the levels lie 1 apart from 0
+    truth = [each.scores["kind"] for _, each in answers]
+    mean = sum(truth) / len(truth)
+    error = sum((t - g) ** 2 for t, g in zip(truth, guess, strict=True))
+    spread = sum((t - mean) ** 2 for t in truth)
+    assert figures["r2"]["value"] == pytest.approx(1 - error / spread, abs=1e-4)
 
 
 def test_near_duplicates_stay_together(quick):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -115,6 +116,24 @@ def test_a_star_stands_for_all_objectives(trained):
     assert (first.name, first.direction) == ("rm_kind", "minimise") and first.spec.endswith("#kind?base=some/model")
     with pytest.raises(InputError, match="names one objective"):
         expand_objective(f"*=trained:{trained}#kind")
+
+
+def test_a_minimised_objective_stays_one(quick):
+    folder = quick("both-ways", objectives=["-kind", "polite"])
+    found = {each.name: each.direction for each in expand_objective(f"rm.*=trained:{folder}#*")}
+    assert found == {"rm_kind": "minimise", "rm_polite": "maximise"}
+    for name, spec, direction in [("x", "kind", "minimise"), ("-x", "kind", "minimise"), ("x", "polite", "maximise")]:
+        assert parse_objective(f"{name}=trained:{folder}#{spec}").direction == direction
+    assert parse_objective(f"x=trained:{quick('one', objectives=['-kind'])}").direction == "minimise"
+    assert parse_objective("x=trained:no/such/folder#kind").direction == "maximise"  # told of where it is loaded
+
+
+@pytest.mark.parametrize("listed", [[{"name": "kind"}], [3], [None], [{"name": 1, "direction": 2, "unit": []}]])
+def test_a_malformed_description_is_told_before_a_model_is_loaded(trained, tmp_path, listed):
+    described = json.loads((trained / "reward.json").read_text()) | {"objectives": listed}
+    (tmp_path / "reward.json").write_text(json.dumps(described))
+    with pytest.raises(InputError, match=r"wrong type|unknown unit"):
+        expand_objective(f"*=trained:{tmp_path}#*")
 
 
 def test_the_objective_may_be_left_out_where_there_is_one(quick):

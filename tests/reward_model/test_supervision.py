@@ -103,6 +103,10 @@ def test_source_says_what_is_used_and_units_follow():
         ([rated(1.0, 2.0)], {"source": "pairs"}, "says anything about objective 'good'"),
         ([rated(1.0, 2.0)], {"source": "ratings", "rating_weight": 0}, "says anything about"),
         ([rated(*(i / 7 for i in range(12)))], {"loss": "ordinal"}, "12 distinct ratings"),
+        ([rated(-1e308, 1e308)], {}, "float32 cannot tell such numbers apart"),
+        ([rated(1e200, 2e200)], {}, "give them another unit"),
+        ([rated(0.0, 1e-60)], {}, "give them another unit"),
+        ([rated(1e9, 1e9 + 2)], {}, "subtract a constant"),
     ],
 )
 def test_what_nothing_can_be_learnt_from_is_refused(rows, config, message):

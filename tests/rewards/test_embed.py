@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from paretune.errors import InputError
 from paretune.rewards import build_reward, embed, parse_objective
+from paretune.rewards.embed import KIND
 from tiny_models import SENTENCES
 
 
@@ -80,3 +82,16 @@ def test_the_packaged_encoder_knows_what_is_relevant() -> None:
     near, far = score("", "How do I make green tea?", ["Pour hot water on tea leaves.", "The bank closes at five."])
     assert near > 0.4 > 0.2 > far
     assert embed.DEFAULT_PACKAGE not in sys.modules  # its files are used, its code is not
+
+
+def test_a_changed_encoder_has_another_fingerprint(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(tiny_encoder, folder)
+    spec = f"relevance@{folder}"
+    before = KIND.fingerprint(spec)
+    assert before and before == KIND.fingerprint(spec) and KIND.fingerprint("relevance") == ""
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    pooled = KIND.fingerprint(spec)
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert len({before, pooled, KIND.fingerprint(spec)}) == 3

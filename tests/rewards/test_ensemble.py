@@ -229,3 +229,14 @@ def test_members_of_one_model_share_its_computation(tiny_classifier: Path) -> No
     reward.rewards[0].loaded.network.model.register_forward_hook(lambda *told: sizes.append(1))
     reward([PROMPT] * 3, TEXTS, {})
     assert sizes == [1]
+
+
+@pytest.mark.parametrize("middle", ["self.yaml", "other.yaml"])
+def test_a_file_that_is_its_own_member_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, middle: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("self.yaml").write_text(f"members: ['ensemble:{middle}', 'lexical:length']\n")
+    Path("other.yaml").write_text("members: ['ensemble:self.yaml', 'lexical:brevity']\n")
+    with pytest.raises(InputError, match="has itself among its members"):
+        parse_objective("x=ensemble:self.yaml")
+    Path("other.yaml").write_text("members: ['lexical:length', 'lexical:brevity']\n")
+    parse_objective("x=ensemble:mean(ensemble:other.yaml, gate:ensemble:other.yaml if lexical:length > 2)")

@@ -197,6 +197,22 @@ def test_only_objectives_that_changed_are_measured_again(place: Path) -> None:
     assert first.completions[1].scores == {"o": 1 / 4, "m": 3.0, "b": 2.0}
 
 
+def test_a_reward_whose_imports_changed_is_measured_again(place: Path) -> None:
+    """Half of the scores by the old helper and half by the new one would be a silent mixture."""
+    Path("reward_helper.py").write_text("UNIT = 1.0\n")
+    Path("counted_reward.py").write_text(REWARD.replace("float(len(text))", "UNIT * len(text)") + "\n")
+    with Path("counted_reward.py").open("a") as file:
+        file.write("from reward_helper import UNIT\n")
+    fault("r39", "raise")
+    assert command().returncode == 2
+    Path("fault.json").unlink()
+    Path("reward_helper.py").write_text("UNIT = 20.0\n")
+    done = command()
+    assert done.returncode == 0 and "objective 'm'" not in done.stderr
+    rows = read_rows("out.jsonl")
+    assert all(each.scores["m"] == 20.0 * len(each.text) for row in rows for each in row.completions)
+
+
 def test_a_changed_word_list_is_another_reward(place: Path) -> None:
     Path("list.txt").write_text("a\n")
     words = parse_objective("w=lexical:words:list.txt")

@@ -88,3 +88,10 @@ def test_every_measure_is_listed_has_five_phrases_and_takes_any_text(name: str) 
     for text in ("", " ", "?", "\n", "a" * 5000, "🎉🎉", "\x00", "мир", "e.g. i.e. ..."):
         (value,) = score(f"lexical:{name}", text)
         assert value is None or value == value
+
+
+def test_a_text_without_an_end_takes_no_time_to_speak_of() -> None:
+    """Its 120,000 words are one sentence, over which VADER alone would take a quarter of an hour."""
+    endless = positivity("good and bad " * 40_000)
+    assert -1 <= endless <= 1
+    assert positivity("good " * 400) == positivity("good " * 800)  # twice the same part

@@ -31,6 +31,9 @@ def tensor(prompts, completions, **columns):
 def raises(prompts, completions, id, **columns):
     if any(int(each[1:]) >= 7001 and int(each[1:]) % 3 == 2 for each in id): raise KeyError("boom")
     return [1.0] * len(completions)
+def ends(prompts, completions, **columns): raise SystemExit(0)
+def yields(prompts, completions, **columns):
+    for _ in completions: yield 1.0
 def late(prompts, completions, late, **columns): return [0.0 if value is None else 1.0 for value in late]
 """
 
@@ -259,6 +262,8 @@ def test_details_that_are_no_json(here: Path, told: list[str]) -> None:
         ("wrong_count", r"objective 'x', row 'r0': .*returned 1 scores for|returned 1 scores for 14 completions"),
         ("nan", r"objective 'x'.*gave nan at index 0 \(row 'r0'\)"),
         ("text", r"objective 'x'.*gave str at index 0 \(row 'r0'\)"),
+        ("yields", r"objective 'x'.*found generator; return a list"),
+        ("ends", r"objective 'x', row 'r0': the reward ended the program \(exit status 0\)"),
         ("tensor", r"objective 'x'.*must return a list of numbers, found Tensor.*\.tolist\(\)"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -102,3 +103,14 @@ def test_disagreement_is_the_mean_of_the_details() -> None:
     answers = tuple(Completion("a", {"a": 1.0}, extra={"details": each}) for each in [*details, "text", None])
     (item, other), _ = summaries([Row(PROMPT, answers)], [Objective("a"), Objective("b")])
     assert (item.disagreement, other.disagreement) == (0.75, None)
+
+
+def test_numbers_whose_squares_no_float_can_hold_are_summed_up_all_the_same() -> None:
+    """Mean 0 and deviation 1.5e308 of +-1.5e308, and of equal ones the number itself: nothing is infinite."""
+    table = ScoreTable(4, ["both", "same"])
+    table.scores["both"][:] = [1.5e308, -1.5e308, 1.5e308, -1.5e308]
+    table.scores["same"][:] = 1.5e308
+    both, same = summarise(table, [Objective("both"), Objective("same")])
+    assert both.mean == 0 and both.std == pytest.approx(1.5e308) and both.quantiles["0.5"] == 0
+    assert same.mean == pytest.approx(1.5e308) and same.std == pytest.approx(0, abs=1e293)
+    assert all(map(math.isfinite, [*both.quantiles.values(), *same.quantiles.values()]))

@@ -85,7 +85,7 @@ def _cell(value: object) -> tuple[str, bool]:
         return f"{value:,}", True
     size = abs(value)
     if size >= 1000:
-        return f"{value:,.0f}", True
+        return (f"{value:,.0f}" if size < 1e12 else f"{value:.3e}"), True
     return (f"{value:.3f}" if size >= 0.001 or not size else f"{value:.1e}"), True
 
 

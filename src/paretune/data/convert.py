@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
 from paretune.data.adapters.stream import Found, adapt
 from paretune.data.adapters.table import Columns
 from paretune.data.read import ReadReport, checked_rows
+from paretune.data.records import Record
 from paretune.data.rows import Row
 from paretune.data.sources import iter_records
-from paretune.data.write import check_rows_target, objectives_path, store_objectives, stored_objectives, write_rows
+from paretune.data.write import check_rows_target, keep_objectives, stored_objectives, write_rows
 from paretune.errors import InputError
 from paretune.profile import Objective
 from paretune.progress import NO_PROGRESS, Progress, Task
 
+_NUMBERED = re.compile(r"row-[1-9]\d*")
 Sources = str | Path | Sequence[str | Path]
 """A file, a folder or a data set of the hub, or several."""
 
@@ -66,20 +69,30 @@ def convert(
         raise InputError(f"limit must be at least 1, found {limit}")
     if seed is not None and limit is None:
         raise InputError("a seed draws rows at random, which needs a limit")
-    out = check_rows_target(out, overwrite=overwrite)
+    out = check_rows_target(out, overwrite=overwrite, sources=paths)
     report, found, result = ReadReport(), Found(), ConvertReport(out)
     records = chain.from_iterable(iter_records(path) for path in paths)
-    adapted = adapt(records, format=format, columns=columns, join=True, found=found)
+    adapted: Iterable[Record] = adapt(records, format=format, columns=columns, join=True, found=found)
+    if len(paths) > 1:
+        adapted = map(_unnumbered, adapted)
     name = str(paths[0]) if len(paths) == 1 else ", ".join(map(str, paths))
     rows: Iterable[Row] = checked_rows(adapted, name, skip_bad_rows=skip_bad_rows, report=report)
     if limit is not None:
         rows = islice(rows, limit) if seed is None else _drawn(rows, limit, seed)
-    stored = _stored(paths)
+    stored = stored_objectives(*paths) or []
     with progress("converting") as bar:
         result.rows = write_rows(out, _counted(rows, result, bar))
     result.records, result.formats, result.dropped = found.formats.total(), dict(found.formats), report.reasons
-    _store(result, stored, found)
+    keep_objectives(out, result.scores, stored, found.minimise)
     return result
+
+
+def _unnumbered(record: Record) -> Record:
+    """A record without the id that reading an earlier source gave it, which rows of several would have in common."""
+    value = record.value
+    if isinstance(value, dict) and isinstance(value.get("id"), str) and _NUMBERED.fullmatch(value["id"]):
+        return replace(record, value={name: item for name, item in value.items() if name != "id"})
+    return record
 
 
 def _drawn(rows: Iterable[Row], count: int, seed: int) -> list[Row]:
@@ -105,23 +118,3 @@ def _counted(rows: Iterable[Row], result: ConvertReport, bar: Task) -> Iterator[
         bar.advance()
         yield row
     result.scores = list(names)
-
-
-def _stored(paths: Sequence[str | Path]) -> dict[str, Objective]:
-    """The objectives kept beside the sources, read before anything is written over them."""
-    kept: dict[str, Objective] = {}
-    for path in paths:
-        kept = {each.name: each for each in stored_objectives(path) or ()} | kept
-    return kept
-
-
-def _store(result: ConvertReport, stored: dict[str, Objective], found: Found) -> None:
-    """The objectives beside the new rows; those of rows that were replaced do not stay."""
-    known = {
-        name: Objective(name, direction="minimise" if name in found.minimise else "maximise") for name in result.scores
-    }
-    objectives = list((known | {name: each for name, each in stored.items() if name in known}).values())
-    if objectives:
-        store_objectives(result.out, objectives)
-    else:
-        objectives_path(result.out).unlink(missing_ok=True)

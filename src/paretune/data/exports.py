@@ -10,7 +10,7 @@ from typing import Any
 from paretune.data.pairs import Pair, PairReport, build_pairs, fit_objectives, objectives_of
 from paretune.data.read import ReadReport, read_rows
 from paretune.data.split import NEAR, normalised_key, split_rows
-from paretune.data.write import check_rows_target, store_objectives, write_rows
+from paretune.data.write import check_rows_target, keep_objectives, store_objectives, write_rows
 from paretune.errors import InputError, did_you_mean
 from paretune.files import atomic_folder, check_target_folder, write_jsonl
 from paretune.profile import SCALE_KINDS, Objective
@@ -88,8 +88,9 @@ def write_pairs(
     """Build pairs of the rows of `source` (`build_pairs`) and write them as TRL's conversational preference rows.
 
     A row holds `prompt`, `chosen` and `rejected` (lists of messages), `chosen_scores` and `rejected_scores` (raw; null
-    where there is none), the `gap` that decided (null where labels did) and the `id` of its row. Objectives without a
-    stored scale get one of the kind `scale`, fitted on all rows; `objectives` selects some by name.
+    where there is none), the `gap` that decided (null where labels did) and the `id` of its row. Read back, the scores
+    are those of the two completions; the objectives go beside the file. Objectives without a stored scale get one of
+    the kind `scale`, fitted on all rows (for these pairs alone); `objectives` selects some by name.
 
     Raises:
         InputError: what `build_pairs` raises, rows that cannot be read, or rows that give no pair.
@@ -122,6 +123,7 @@ def write_pairs(
     if not pairs:
         raise InputError(f"gives no pair: {report.describe()}", file=source)
     write_jsonl(out, _preference_rows(pairs, [each.name for each in fitted]))
+    keep_objectives(out, [each.name for each in chosen], chosen)
     return report
 
 

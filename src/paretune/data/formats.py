@@ -8,6 +8,8 @@ Other formats become such objects first (`adapters`).
     {"prompt": ..., "chosen": ..., "rejected": ...}   TRL preference; without `prompt` the part both share is the prompt
     {"chosen": "\\n\\nHuman: ...", "rejected": ...}    HH-RLHF transcripts
 
+`scores` beside one completion, and `chosen_scores` and `rejected_scores` (as `data pairs` writes them), are theirs.
+
 A prompt is text or a conversation (a list of {"role", "content"}) that ends with the user; completions likewise are
 text or a list of one assistant message. Every check raises `BadRow` with the field's path. Unknown keys are kept in
 `extra`.
@@ -40,17 +42,21 @@ def parse_row(value: Any) -> Row:
         raise BadRow("a row must be a JSON object", found=show(value))
     check_values(value, "")
     answers = [key for key in _ANSWER_KEYS if value.get(key) is not None]
+    own: tuple[str, ...] = ()
     if "completions" in answers and len(answers) > 1:
         raise BadRow("a row has either 'completions' or TRL's columns, not both", field=answers[1])
     if "chosen" in answers or "rejected" in answers:
+        own = tuple(f"{label}_scores" for label in LABELS if isinstance(value.get(f"{label}_scores"), Mapping))
         prompt, completions = _preference(value)
     else:
         prompt = _prompt(value.get("prompt"), "prompt", missing="prompt" not in value)
         if "completion" in answers:
-            completions = (Completion(answer_text(value["completion"], "completion")),)
+            own = ("scores",) if isinstance(value.get("scores"), Mapping) else ()
+            scores = _scores(value["scores"], "scores") if own else {}
+            completions = (Completion(answer_text(value["completion"], "completion"), scores),)
         else:
             completions = _completions(value.get("completions"))
-    extra = {key: item for key, item in value.items() if key not in ROW_KEYS}
+    extra = {key: item for key, item in value.items() if key not in (*ROW_KEYS, *own)}
     preferences = _preferences(value.get("preferences"), len(completions))
     return Row(prompt, completions, _id(value.get("id")), _wanted(value.get("wanted")), extra, preferences)
 
@@ -258,7 +264,14 @@ def _preference(value: dict[str, Any]) -> tuple[Messages, tuple[Completion, ...]
         prompt, texts = _transcripts(chosen, rejected) if transcript else _shared_text(chosen, rejected)
     else:
         prompt, texts = _shared_turns(*(_messages(value[label], label) for label in LABELS))
-    return prompt, tuple(Completion(text, label=label) for text, label in zip(texts, LABELS, strict=True))
+    scores = [value.get(f"{label}_scores") for label in LABELS]
+    measured = [
+        _scores(item, f"{label}_scores") if isinstance(item, Mapping) else {}
+        for item, label in zip(scores, LABELS, strict=True)
+    ]
+    return prompt, tuple(
+        Completion(text, found, label) for text, found, label in zip(texts, measured, LABELS, strict=True)
+    )
 
 
 def _after_prompt(value: Any, field: str, prompt: Messages) -> str:

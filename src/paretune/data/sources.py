@@ -59,6 +59,26 @@ def iter_records(path: Path | str) -> Iterator[Record]:
     raise InputError("no such file or folder", file=path)
 
 
+def row_files(path: Path | str) -> list[Path]:
+    """The local files that `iter_records` reads at `path`: one, or those of a folder; none of the hub or of `datasets`.
+
+    Raises:
+        InputError: a folder without such files or without the split.
+    """
+    local, (name, _, split) = Path(path), str(path).rpartition(":")
+    if local.is_file():
+        return [local]
+    folder, part = (local, None) if local.is_dir() or not name else (Path(name), split)
+    if not folder.is_dir() or _is_saved(folder):
+        return []
+    return _files_of(folder, part)
+
+
+def _is_saved(folder: Path) -> bool:
+    """Was it written by `datasets`?"""
+    return (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
+
+
 def _kind(path: Path) -> str | None:
     """json (lines or an array), csv, text, parquet, or None for a file name we do not know."""
     return _KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
@@ -157,16 +177,20 @@ def drop_nulls(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folder_records(folder: Path, split: str | None) -> Iterator[Record]:
-    if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
+    if _is_saved(folder):
         yield from _saved_dataset(folder, split)
         return
+    for file in _files_of(folder, split):
+        yield from _file_records(file)
+
+
+def _files_of(folder: Path, split: str | None) -> list[Path]:
     files = [item for item in sorted([*folder.glob("*"), *folder.glob("data/*")]) if _is_rows_file(item)]
     if not files:
         raise InputError(
             "is a folder without rows (no .jsonl, .csv or .parquet file, and not saved by datasets)", file=folder
         )
-    for file in _pick_split(folder, files, split):
-        yield from _file_records(file)
+    return _pick_split(folder, files, split)
 
 
 def _is_rows_file(path: Path) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from paretune.data.rows import Row
+from paretune.data.sources import row_files
 from paretune.errors import InputError
 from paretune.files import atomic_file, check_parent, read_json, write_json, write_jsonl
 from paretune.profile import Objective, check_names
@@ -22,8 +23,9 @@ _BATCH = 1024
 """Rows of a Parquet row group."""
 
 
-def check_rows_target(path: Path | str, *, overwrite: bool = True) -> Path:
-    """A file name that rows can be written to; refuses an existing one unless `overwrite`."""
+def check_rows_target(path: Path | str, *, overwrite: bool = True, sources: Iterable[Path | str] = ()) -> Path:
+    """A file name that rows can be written to; refuses an existing one unless `overwrite`, and one beside which the
+    objectives of other rows than those of `sources` lie."""
     path = Path(path)
     check_parent(path)
     if not path.name.lower().endswith(_ENDINGS):
@@ -32,6 +34,11 @@ def check_rows_target(path: Path | str, *, overwrite: bool = True) -> Path:
         raise InputError("is a folder, a file name is needed", file=path)
     if path.exists() and not overwrite:
         raise InputError("exists already; pass --overwrite to replace it", file=path)
+    beside = objectives_path(path)
+    if beside.exists() and not overwrite and beside not in (own for source in sources for own in _beside(source)):
+        raise InputError(
+            f"belongs to other rows and would be replaced; name {path} otherwise, or --overwrite", file=beside
+        )
     return path
 
 
@@ -55,9 +62,30 @@ def _write_parquet(path: Path, rows: Iterable[Row]) -> int:
             file.seek(0)
             with atomic_file(path) as target:
                 _copy_spool(file, schema, target)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"the rows do not fit a Parquet table ({error}); write .jsonl instead", file=path) from None
+    except (pyarrow.ArrowException, OverflowError) as error:
+        raise _unfit(path, error) from None
     return count
+
+
+def _unfit(path: Path | str, error: Exception) -> InputError:
+    return InputError(f"the rows do not fit a Parquet table ({error}); write .jsonl instead", file=path)
+
+
+def check_fit(path: Path | str, rows: Iterable[Row]) -> None:
+    """Go through all rows; raises `InputError` where a file of `path`'s ending cannot hold them. Writes nothing."""
+    if not Path(path).name.lower().endswith(".parquet"):
+        for _ in rows:
+            pass
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with open(os.devnull, "wb") as file:
+            schema, _ = _spool(file, rows)
+        parquet.ParquetWriter(pyarrow.BufferOutputStream(), schema).close()
+    except (pyarrow.ArrowException, OverflowError) as error:
+        raise _unfit(path, error) from None
 
 
 def _spool(file: IO[bytes], rows: Iterable[Row]) -> tuple[Any, int]:
@@ -109,11 +137,38 @@ def objectives_path(path: Path | str) -> Path:
     return path.with_name(f"{name}.objectives.json")
 
 
-def stored_objectives(path: Path | str) -> list[Objective] | None:
-    """The objectives kept beside the rows at `path`, or None. Raises `InputError` on a broken file."""
-    if not Path(path).name or not objectives_path(path).exists():
-        return None
-    beside = objectives_path(path)
+def stored_objectives(*sources: Path | str) -> list[Objective] | None:
+    """The objectives kept beside the rows of all `sources`, or None; of a folder also those beside the files read.
+
+    Raises:
+        InputError: a broken file, or two files that say different things of one objective.
+    """
+    beside = dict.fromkeys(path for source in sources for path in _beside(source) if path.exists())
+    known: dict[str, tuple[Path, Objective]] = {}
+    for path in beside:
+        for each in _read_objectives(path):
+            first, other = known.setdefault(each.name, (path, each))
+            if other != each:
+                raise InputError(
+                    f"says something else of objective '{each.name}' than {first} (direction, spec or scale); "
+                    "score the rows together, or make the two files agree",
+                    file=path,
+                )
+    return [each for _, each in known.values()] if beside else None
+
+
+def _beside(source: Path | str) -> list[Path]:
+    """Where the objectives of a source may be."""
+    if not Path(source).name:
+        return []
+    try:
+        files = row_files(source)
+    except InputError:  # told by who reads the rows
+        files = []
+    return [objectives_path(path) for path in (source, *files)]
+
+
+def _read_objectives(beside: Path) -> list[Objective]:
     data = read_json(beside)
     if not isinstance(data, dict) or not isinstance(data.get("objectives"), list):
         raise InputError("is no objectives file (an object with a list 'objectives')", file=beside)
@@ -131,3 +186,17 @@ def store_objectives(path: Path | str, objectives: Sequence[Objective]) -> None:
     """Keep the objectives beside the rows at `path`."""
     check_names(objectives)
     write_json(objectives_path(path), {"format": FORMAT, "objectives": [item.to_dict() for item in objectives]})
+
+
+def keep_objectives(
+    path: Path | str, names: Iterable[str], stored: Iterable[Objective], minimise: Collection[str] = ()
+) -> None:
+    """Put the objectives of rows that were written to `path` beside them: of every score in `names`, by what is
+    `stored` of it elsewhere, else by its direction. Those of rows that were replaced do not stay.
+    """
+    known = {name: Objective(name, direction="minimise" if name in minimise else "maximise") for name in names}
+    known |= {each.name: each for each in stored if each.name in known}
+    if known:
+        store_objectives(path, list(known.values()))
+    else:
+        objectives_path(path).unlink(missing_ok=True)

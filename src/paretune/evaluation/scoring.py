@@ -38,6 +38,9 @@ def choose_objectives(
 
     `asked`: names to keep; `name=spec` (or an `Objective`) keeps one and measures it by that reward, on the policy's
     own scale. By default all. A reward that only repeats a stored column, or none, cannot score a new answer.
+
+    Raises `InputError`, before a single answer is generated, for a name that the policy does not have, a bad spec, and
+    (unless a model would have to be loaded for it) a reward that cannot be built.
     """
     from paretune.rewards import can_score_new
 
@@ -54,18 +57,32 @@ def choose_objectives(
         elif not can_score_new(picked[name]):
             unscored[name] = f"{picked[name].spec} holds stored scores and cannot score a new answer"
         else:
+            _check_reward(picked[name])
             scored.append(picked[name])
     return scored, unscored
+
+
+def _check_reward(objective: Objective) -> None:
+    from paretune.rewards import build_reward
+    from paretune.rewards.measure import holds_model
+    from paretune.rewards.spec import kind_of, runs_parallel
+
+    kind, rest = kind_of(objective)
+    kind.check(rest)
+    if not holds_model(objective) or not runs_parallel(objective):  # what must live in one process is a service
+        build_reward(objective)
 
 
 def _picked(item: str | Objective, known: dict[str, Objective]) -> tuple[str, Objective]:
     if isinstance(item, Objective):
         name, spec = item.name, item.spec
     else:
-        name, _, spec = item.partition("=")
-        name = name.strip().removeprefix("-")
+        given, _, spec = item.partition("=")
+        name = given.strip().removeprefix("-")
     if name not in known:
         raise InputError(f"the policy has no objective '{name}'.{did_you_mean(name, known)}")
+    if isinstance(item, str) and given.strip() != name and known[name].direction != "minimise":
+        raise InputError(f"the policy was trained with more of '{name}' as better; write it without the minus")
     return name, replace(known[name], spec=spec.strip()) if spec.strip() else known[name]
 
 

@@ -50,7 +50,10 @@ def choose_objectives(
 
     `minimise`: scores of which less is better, where the data's format says so and nothing is stored.
     """
-    known = {each.name: each for each in objectives_of(path, rows, minimise)}
+    try:
+        known = {each.name: each for each in objectives_of(path, rows, minimise)}
+    except InputError as error:
+        raise error if error.file else InputError(error.message, file=path) from None
     for name in names:
         if name not in known:
             tail = did_you_mean(name, known) if known else " The rows have no scores; run `paretune score` first."

@@ -28,7 +28,7 @@ from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, re
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
-from paretune.policy.seal import check_seal, seal
+from paretune.policy.seal import check_seal, digest, seal
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
 from paretune.profile import Objective, check_names, check_profile
 
@@ -91,6 +91,18 @@ def save_adapter(peft: Any, folder: Path) -> None:
     write_json(folder / "adapter_config.json", config)
 
 
+def adapter_fingerprint(folder: Path) -> str:
+    """A digest of adapter_config.json, less what may change: where the base model is, and who wrote the file.
+
+    Another lora_alpha fits the same tensors, and would weigh them otherwise without a word.
+    """
+    config = read_json(folder / "adapter" / "adapter_config.json")
+    if not isinstance(config, dict):
+        raise InputError("must be a JSON object", file=folder / "adapter" / "adapter_config.json")
+    free = ("base_model_name_or_path", "revision", "peft_version", "auto_mapping", "inference_mode")
+    return digest({key: value for key, value in config.items() if key not in free})
+
+
 def save_tensors(module: torch.nn.Module, path: Path, **metadata: str) -> None:
     """A module's parameters and buffers as safetensors.
 
@@ -116,6 +128,8 @@ def _description(policy: Policy, folder: Path) -> dict[str, Any]:
         "versions": versions(),
         **{key: value for key, value in policy.metadata.items() if key != "adapter"},
     }
+    if policy.peft is not None:
+        described["adapter_config"] = adapter_fingerprint(folder)
     return described | {"digest": seal(described)}
 
 
@@ -134,12 +148,12 @@ def load_policy(
     tokenizer = load_tokenizer(folder)
     with told_as(folder / "policy.json"):
         renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
-    check_tokenizer(tokenizer, described, folder)
+    check_tokenizer(tokenizer, described, folder / "policy.json")
     with told_as(folder / "tokenizer.json"):
         check_vocabulary(renderer, causal, source)
-    peft = attach_adapter(causal, folder, source) if described["adapter"] else None
+    peft = attach_adapter(causal, folder, source, described) if described["adapter"] else None
     head = _load_head(folder, shape, hidden_size(causal), [each.name for each in objectives])
-    known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head", "digest"}
+    known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head", "adapter_config"}
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
         tokenizer=tokenizer,
@@ -149,7 +163,7 @@ def load_policy(
         base=source,
         head=head.to(causal.device).eval() if head is not None else None,
         peft=peft,
-        metadata={key: value for key, value in described.items() if key not in known},
+        metadata={key: value for key, value in described.items() if key not in known | {"digest"}},
     )
 
 
@@ -219,13 +233,21 @@ def _objectives(described: Mapping[str, Any]) -> list[Objective]:
     return objectives
 
 
-def load_base(folder: Path, source: str, dtype: str, device: str | None, described: Mapping[str, Any]) -> Any:
-    """The base model, which must be the one the policy was trained on."""
+def load_base(
+    folder: Path,
+    source: str,
+    dtype: str,
+    device: str | None,
+    described: Mapping[str, Any],
+    *,
+    elsewhere: str = "--base (base= in Python)",
+) -> Any:
+    """The base model, which must be the one of training. `elsewhere` is how the user says that it lies elsewhere."""
     try:
         causal, _ = load_backbone(source, dtype=dtype, device=device)
     except InputError as error:
         raise InputError(
-            f"its base model '{source}' {error.message}; say where it is with --base (base= in Python)", file=folder
+            f"its base model '{source}' {error.message}; say where it is with {elsewhere}", file=folder
         ) from None
     known = described.get("base_fingerprint")
     if known is not None and known != fingerprint(causal):
@@ -258,8 +280,8 @@ def load_tokenizer(folder: Path) -> Any:
         raise InputError(f"its tokenizer cannot be loaded: {reason(error)}", file=folder) from error
 
 
-def attach_adapter(causal: Any, folder: Path, source: str) -> Any:
-    """The folder's adapter on the base model, every tensor of it there and finite."""
+def attach_adapter(causal: Any, folder: Path, source: str, described: Mapping[str, Any]) -> Any:
+    """The folder's adapter on the base model, every tensor of it there and finite, configured as it was saved."""
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
@@ -270,6 +292,11 @@ def attach_adapter(causal: Any, folder: Path, source: str) -> Any:
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         if not (adapter / name).is_file():  # PEFT would go and ask a hub for it
             raise InputError(f"has no {name}", file=adapter)
+    if described.get("adapter_config", found := adapter_fingerprint(folder)) != found:
+        raise InputError(
+            "is not what it was when the folder was saved: restore it, or copy the whole folder anew",
+            file=adapter / "adapter_config.json",
+        )
     try:
         with safe_open(str(weights), framework="pt") as file, warnings.catch_warnings():
             stored = set(file.keys())

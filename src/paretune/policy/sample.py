@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paretune.data import read_rows, write_rows
+from paretune.data import ReadReport, check_rows_target, read_rows, stored_objectives, write_rows
 from paretune.data.rows import Completion, Messages, Row, prompt_key
+from paretune.data.write import keep_objectives
 from paretune.errors import InputError, check_whole
 from paretune.files import dump_line, locked
 from paretune.policy.backbone import context_length, load_backbone
@@ -79,16 +80,21 @@ def sample(
     skip_bad_rows: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> SampleResult:
-    """Sample `n` completions for every prompt of a file into `out`; see the module's text. Raises `InputError`."""
+    """Sample `n` completions for every prompt of a file into `out`; see the module's text. Raises `InputError`.
+
+    Completions that the rows have already stay, with their scores and the objectives of these beside `out`.
+    """
     check_whole(n, "n", least=1)
     check_whole(batch_size, "batch_size", least=1)
     check_whole(seed, "seed")
     sampling = Sampling(max_new_tokens, temperature, top_p)
     out = Path(out)
-    if out.exists() and not overwrite:
-        raise InputError("exists already; pass --overwrite to replace it", file=out)
+    check_rows_target(out, overwrite=overwrite, sources=[prompts])
     instructions = read_instructions(vary) if vary is not None else [""]
-    rows = read_rows(prompts, skip_bad_rows=skip_bad_rows)
+    read = ReadReport()
+    rows = read_rows(prompts, skip_bad_rows=skip_bad_rows, report=read)
+    names = dict.fromkeys(name for row in rows for each in row.completions for name in each.scores)
+    objectives = stored_objectives(prompts) or []
     settings = {"journal": 2, "model": str(model), "n": n, "instructions": instructions, "seed": seed, "dtype": dtype}
     settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     settings |= {"prompts": [[row.id, prompt_key(row.prompt)] for row in rows]}
@@ -103,6 +109,7 @@ def sample(
         sampled = journal.load()
         completed = ((row, sampled[row.id].completions) for row in rows if row.id in sampled)
         write_rows(out, [replace(row, completions=(*row.completions, *more)) for row, more in completed])
+        keep_objectives(out, names, objectives, read.found.minimise)
         journal.remove()
     return result
 
@@ -168,7 +175,8 @@ class _Sampler:
 
     def room(self, row: Row) -> int:
         """Tokens of the context left over by the longest instruction and answer; negative = does not fit."""
-        used = len(self.whole(row, max(self.instructions, key=len)))
+        # in tokens: the longest text need not have the most
+        used = max(len(self.whole(row, text)) for text in self.instructions[: self.n])
         return context_length(self.causal) - used - self.sampling.max_new_tokens
 
     def run(self, rows: Sequence[Row]) -> dict[str, Sampled]:

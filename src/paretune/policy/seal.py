@@ -1,8 +1,8 @@
-"""The seal of a description: a policy.json that was edited says so when it is loaded.
+"""The seal of a description: a policy.json or reward.json that was edited says so when it is loaded.
 
 Objectives in another order, another style, a scale turned round or a head read elsewhere would load and go on without a
-word, and the policy would sense and answer by something it was not trained on. So each field's digest is saved beside
-it. This guards against slips, not against malice: a folder from before there were seals has none, and loads.
+word, and the model would sense, answer or score by something it was not trained on. So each field's digest is saved
+beside it. This guards against slips, not against malice: a folder from before there were seals has none, and loads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_seal(described: Mapping[str, Any], file: Path) -> None:
         if found.get(key) != saved.get(key):
             what = "is gone" if key not in found else "was added" if key not in saved else "is not what it was"
             raise InputError(
-                f"{what}: the policy was trained with it as it was saved. Restore the file, or copy the whole folder "
+                f"{what}: the model was trained with it as it was saved. Restore the file, or copy the whole folder "
                 "anew; to have it otherwise, train again",
                 file=file,
                 field=key,

@@ -1,8 +1,8 @@
-"""The tokenizer of a saved policy: it must give the ids that the policy was trained on, and ids the base model has.
+"""The tokenizer of a saved policy or reward model: it must give the ids of training, and ids the base model has.
 
-A policy keeps its own tokenizer files. Edited, replaced or read differently, they would go on without a word and feed
-the model other tokens than it learnt; so policy.json holds a fingerprint of what the tokenizer did when it was saved,
-in parts, that an error can name the part.
+A saved folder keeps its own tokenizer files. Edited, replaced or read differently, they would go on without a word and
+feed the model other tokens than it learnt; so policy.json and reward.json hold a fingerprint of what the tokenizer did
+when it was saved, in parts, that an error can name the part.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def tokenizer_fingerprint(tokenizer: Any, folder: Path | None = None) -> dict[st
     return found
 
 
-def check_tokenizer(tokenizer: Any, described: Mapping[str, Any], folder: Path) -> None:
-    """The folder's tokenizer is the one that was saved. Folders of versions that kept no fingerprint pass.
+def check_tokenizer(tokenizer: Any, described: Mapping[str, Any], description: Path) -> None:
+    """The tokenizer beside the description (policy.json, say) is the one that was saved. Without a fingerprint, as
+    folders of old versions are, it passes.
 
     Raises `InputError` that names the part that differs and its file.
     """
@@ -62,16 +63,16 @@ def check_tokenizer(tokenizer: Any, described: Mapping[str, Any], folder: Path) 
     if saved is None:
         return
     if not isinstance(saved, Mapping) or not set(SINCE_1) <= set(saved) <= set(PARTS):
-        raise InputError(f"must hold {', '.join(SINCE_1)}", file=folder / "policy.json", field="tokenizer")
-    found = tokenizer_fingerprint(tokenizer, folder)
+        raise InputError(f"must hold {', '.join(SINCE_1)}", file=description, field="tokenizer")
+    found = tokenizer_fingerprint(tokenizer, description.parent)
     for part, (what, file) in PARTS.items():
         if part in saved and found.get(part) != saved[part]:
             here = f" (was {saved[part]}, is {found[part]})" if part == "size" else ""
             raise InputError(
-                f"{what} changed since the policy was saved{here}: the folder's tokenizer files were edited, or are "
+                f"{what} changed since the folder was saved{here}: the folder's tokenizer files were edited, or are "
                 f"read differently by this version of transformers (saved with {_version(described)}); restore them, "
-                "or copy the whole policy folder anew",
-                file=folder / file,
+                "or copy the whole folder anew",
+                file=description.with_name(file),
             )
 
 

@@ -46,7 +46,15 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def read_outputs(described: Mapping[str, Any]) -> tuple[list[Objective], list[str], list[tuple[float, ...]]]:
-    """Objectives, units and ordinal levels of reward.json."""
+    """Objectives, units and ordinal levels of reward.json. Raises `InputError` for whatever is wrong with them."""
+    try:
+        return _read_outputs(described)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"holds a value of the wrong type: {what:.200}", field="objectives") from None
+
+
+def _read_outputs(described: Mapping[str, Any]) -> tuple[list[Objective], list[str], list[tuple[float, ...]]]:
     objectives, units, levels = [], [], []
     for each in described["objectives"]:
         unit, known = each["unit"], tuple(float(level) for level in each.get("levels", ()))

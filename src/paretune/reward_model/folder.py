@@ -24,6 +24,7 @@ from paretune.errors import InputError
 from paretune.files import atomic_folder, write_json, write_text
 from paretune.policy.backbone import hidden_size
 from paretune.policy.folder import (
+    adapter_fingerprint,
     attach_adapter,
     check_finite,
     disk_errors,
@@ -86,6 +87,7 @@ def _description(model: RewardModel, outputs: list[Any], folder: Path) -> dict[s
         "objectives": outputs,
         "head": {"depth": head.depth, "width": head.width, "dropout": head.dropout},
         "tokenizer": tokenizer_fingerprint(model.tokenizer, folder),
+        "adapter_config": adapter_fingerprint(folder),
         "versions": versions(),
         **model.metadata,
     }
@@ -107,18 +109,19 @@ def load_reward_model(
         objectives, units, levels = read_outputs(described)
         shape = build(RewardHeadConfig, described["head"], above="head.")
     source = base or described["base_model"]
-    causal = load_base(folder, source, dtype or described.get("dtype", "auto"), device, described)
+    precision, spec = dtype or described.get("dtype", "auto"), "trained:FOLDER?base=MODEL (base= in Python)"
+    causal = load_base(folder, source, precision, device, described, elsewhere=spec)
     tokenizer = load_tokenizer(folder)
     with told_as(folder / DESCRIPTION):
         renderer = Renderer(tokenizer, [])
-    check_tokenizer(tokenizer, described, folder)
+    check_tokenizer(tokenizer, described, folder / DESCRIPTION)
     with told_as(folder / "tokenizer.json"):
         check_vocabulary(renderer, causal, source)
     head = RewardHead(hidden_size(causal), units, levels, shape)
     _fill(head, folder / "head.safetensors", _outputs(objectives, units, levels))
-    peft = attach_adapter(causal, folder, source)
+    peft = attach_adapter(causal, folder, source, described)
     module = RewardModule(peft, head.to(causal.device)).eval()
-    known = {"format", "base_model", "objectives", "head", "tokenizer", "versions", "digest"}
+    known = {"format", "base_model", "objectives", "head", "tokenizer", "versions", "digest", "adapter_config"}
     metadata = {key: value for key, value in described.items() if key not in known}
     return RewardModel(module, tokenizer, renderer, objectives, source, metadata)
 

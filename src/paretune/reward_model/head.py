@@ -83,6 +83,7 @@ class RewardHead(nn.Module):
         """Raw rewards in the objectives' units."""
         return raw_KM * self.rating_std + self.rating_mean
 
+    @torch.no_grad()
     def ratings(self, raw_KM: Tensor) -> Tensor:
         """The expected rating [K, M]: itself for `rating`, over the levels for `ordinal`, NaN for `logit`."""
         out_KM = self.values(raw_KM)

@@ -1,8 +1,9 @@
 """`trained:FOLDER[#objective][?base=MODEL]`: an objective of a reward model that `paretune reward train` made.
 
 The raw score is the model's value in the objective's unit, which reward.json says: the rating's own unit, a latent
-ordinal logit, or a Bradley-Terry logit. With one objective its name may be left out; `*=trained:FOLDER#*` stands for
-all of them. `?base=` says where the base model is, if not where it was in training. Objectives of one folder share one
+ordinal logit, or a Bradley-Terry logit. An objective that was minimised in training is one of which less is better,
+with or without a `-` before its name. With one objective its name may be left out; `*=trained:FOLDER#*` stands for all
+of them. `?base=` says where the base model is, if not where it was in training. Objectives of one folder share one
 pass over the answers.
 """
 
@@ -103,6 +104,16 @@ def _expand(rest: str) -> list[tuple[str, str]]:
     return [(each.name, f"{folder}#{each.name}{tail}") for each in objectives]
 
 
+def _minimised(rest: str) -> bool:
+    """Does reward.json say that less is better? A folder that cannot be read is told of where it is loaded."""
+    folder, objective, _ = _split(rest)
+    try:
+        objectives, *_ = read_outputs(read_description(Path(folder)))
+    except InputError:
+        return False
+    return any(each.direction == "minimise" for each in objectives if objective in ("", each.name))
+
+
 def fingerprint(rest: str) -> str:
     """A hash of the files that the scores depend on; "" for a folder that is not there."""
     folder, digest = Path(_split(rest)[0]), hashlib.sha256()
@@ -126,6 +137,7 @@ KIND = RewardKind(
     build=_build,
     check=_check,
     expand=_expand,
+    minimised=_minimised,
     fingerprint=fingerprint,
     shares=lambda rest: "|".join(_split(rest)[::2]),
     release=_load.cache_clear,

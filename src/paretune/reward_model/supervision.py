@@ -22,6 +22,8 @@ from paretune.reward_model.description import LOGIT, ORDINAL, RATING
 
 MOST_LEVELS = 10
 """An ordinal loss wants at most this many distinct ratings."""
+LARGEST, FINEST = 1e30, 1e-5
+"""Rewards are float32 and given in the ratings' unit: bounds of the ratings' size, and of their deviation beside it."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,17 @@ class RatingScale:
                 f"all {len(values)} ratings of objective '{name}' equal {values[0]:g}, so nothing can be learnt from "
                 "them; leave the objective out, or learn from pairs alone (--from pairs)"
             )
-        mean = math.fsum(values) / len(values)
-        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        try:
+            mean = math.fsum(values) / len(values)
+            std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        except OverflowError:
+            mean = std = math.inf
+        if not (abs(mean) < LARGEST and 1 / LARGEST < std < LARGEST) or std < FINEST * abs(mean):
+            raise InputError(
+                f"the ratings of objective '{name}' lie between {min(values):g} and {max(values):g}, and float32 "
+                f"cannot tell such numbers apart (mean {mean:g}, deviation {std:g}); subtract a constant, or give "
+                "them another unit"
+            )
         distinct = sorted(set(values))
         return cls(mean, std, tuple(distinct) if len(distinct) <= MOST_LEVELS else ())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +13,8 @@ from paretune.data.rows import Messages
 from paretune.errors import InputError
 
 Phrases = tuple[str, ...]
+TERMINATED = 128 + signal.SIGTERM
+"""The status of the `SystemExit` by which a SIGTERM ends the command line; any other one is a reward's own."""
 
 
 class Reward(Protocol):
@@ -58,6 +61,7 @@ class RewardKind:
 
     Optional hooks, each of which loads no model:
     `expand(rest)` gives (label, rest) of every output that `rest` stands for (`hf:MODEL#*`); it may read a config.
+    `minimised(rest)` is True where the model itself says that less of what it measures is better.
     `fingerprint(rest)` is a short text that changes when the scores would (the hash of a word list, of a source file).
     `shares(rest)` names the model behind it: objectives that share one are scored in one pass over the rows, batch by
     batch; "" is for what holds no model to speak of, None for what shares with nobody.
@@ -72,6 +76,7 @@ class RewardKind:
     can_score_new: bool | Callable[[str], bool] = True
     parallel: bool | Callable[[str], bool] = True
     expand: Callable[[str], list[tuple[str, str]]] | None = None
+    minimised: Callable[[str], bool] = field(default=lambda rest: False)
     fingerprint: Callable[[str], str] = field(default=lambda rest: "")
     shares: Callable[[str], str | None] = field(default=lambda rest: None)
     release: Callable[[], None] = field(default=lambda: None)
@@ -92,6 +97,7 @@ def check_scores(values: Any, count: int, what: str, rows: Sequence[Any] | None 
     """
     if not isinstance(values, (list, tuple)):
         hint = "; return a list, for a tensor or array with .tolist()" if hasattr(values, "tolist") else ""
+        hint = "; return a list, not a function with yield" if isinstance(values, (Generator, AsyncGenerator)) else hint
         raise InputError(f"{what} must return a list of numbers, found {type(values).__name__}{hint}")
     if len(values) != count:
         raise InputError(f"{what} returned {len(values)} scores for {count} completions; one a completion is needed")
@@ -104,6 +110,8 @@ def check_scores(values: Any, count: int, what: str, rows: Sequence[Any] | None 
 def _check_score(value: Any, at: int, what: str, rows: Sequence[Any] | None) -> float | None:
     if value is None:
         return None
+    if type(value).__name__ in ("bool", "bool_") and hasattr(value, "item"):  # numpy's, which is no number to Python
+        value = value.item()
     where = f"index {at}" + (f" (row '{rows[at]}')" if rows else "")
     if not isinstance(value, numbers.Real):  # bool and numpy's numbers are; text and tensors are not
         raise InputError(f"{what} gave {type(value).__name__} at {where}; a number or None is needed")

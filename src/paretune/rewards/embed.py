@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
 from paretune.rewards.base import Phrases, RewardKind, last_text
-from paretune.rewards.encoder import load_model, load_pretrained, locate_model, run_batches, token_limit
+from paretune.rewards.encoder import folder_digest, load_model, load_pretrained, locate_model, run_batches, token_limit
 from paretune.rewards.lexical import words
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ KIND = RewardKind(
     build=_build,
     check=_check,
     phrases=lambda rest: PHRASES.get(rest.partition("@")[0], ()),
+    fingerprint=lambda rest: folder_digest(_split(rest)),
     shares=lambda rest: _split(rest) or DEFAULT_PACKAGE,
     release=load_encoder.cache_clear,
 )

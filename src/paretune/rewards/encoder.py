@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ Encoded = dict[str, list[int]]
 """One text's `input_ids`, `attention_mask` and, for models that have them, `token_type_ids`."""
 
 TOKENS_A_BATCH = 8192
+_READ_FILES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".py")
+"""The files of a model folder that scores depend on: weights, tokenizer, chat template, code where it is allowed."""
 
 
 def locate_model(model: str) -> str:
@@ -43,6 +46,21 @@ def locate_model(model: str) -> str:
         told = f"no such model folder in the folder '{path.parent}' here; for a model of the hub, run from elsewhere"
         raise InputError(told, file=model)
     return model
+
+
+def folder_digest(model: str) -> str:
+    """A hash of a model folder: its config, and names, sizes and times of its other files. "" for a hub id.
+
+    Files one folder down belong to it: there sentence encoders say how they pool.
+    """
+    folder = Path(model).expanduser()
+    if not model or not folder.is_dir():
+        return ""
+    files = sorted(path for path in [*folder.glob("*"), *folder.glob("*/*")] if path.suffix in _READ_FILES)
+    told = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    config = folder / "config.json"
+    others = [item for item in told if item[0] != config.name]
+    return hashlib.sha256((config.read_bytes() if config.is_file() else b"") + repr(others).encode()).hexdigest()
 
 
 def read_config(location: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +47,8 @@ from paretune.rewards.nested import (
     split_top,
 )
 
+_READING: ContextVar[tuple[Path, ...]] = ContextVar("reading", default=())
+"""The files that are being read, each a member of the one before."""
 Missing = Literal["none", "skip"]
 MISSING = ("none", "skip")
 
@@ -162,7 +165,15 @@ def parse_ensemble(rest: str) -> EnsembleSpec:
             f"an ensemble is written ensemble:mean(SPEC, SPEC, ...), with {', '.join(COMBINE)}, or ensemble:FILE.yaml; "
             f"found 'ensemble:{rest}'"
         )
-    return _read_file(Path(rest).expanduser())
+    path = Path(rest).expanduser()
+    above, place = _READING.get(), path.resolve()
+    if place in above:
+        raise InputError("is an ensemble that has itself among its members, or theirs", file=path)
+    token = _READING.set((*above, place))
+    try:
+        return _read_file(path)
+    finally:
+        _READING.reset(token)
 
 
 def _checked(spec: EnsembleSpec, what: str) -> EnsembleSpec:

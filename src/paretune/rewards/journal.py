@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from paretune import __version__
 from paretune.errors import InputError
 from paretune.files import check_parent, dump_line, locked, move_file, read_json, write_json
 from paretune.profile import Objective
@@ -32,9 +33,9 @@ FORMAT = 1
 
 
 def objective_key(objective: Objective) -> str:
-    """A hash of an objective's spec and of what its reward reads besides the rows."""
+    """A hash of an objective's spec, of what its reward reads besides the rows, and of this version of paretune."""
     kind, rest = kind_of(objective)
-    return _digest([spec_of(objective), kind.fingerprint(rest)])[:16]
+    return _digest([__version__, spec_of(objective), kind.fingerprint(rest)])[:16]
 
 
 def _digest(value: Any) -> str:
@@ -46,8 +47,10 @@ class Journal:
 
     def __init__(self, out: Path, objectives: Sequence[Objective], chunk_size: int) -> None:
         self.out = check_parent(out)
+        self._ending = "".join(out.suffixes[-2:]) if out.suffix.lower() == ".gz" else out.suffix
         self.folder = self.out.with_name(f".{self.out.name}.scoring")
         self.chunk_size = chunk_size
+        self._removed = False
         self._places = {item.name: self.folder / f"{item.name}-{objective_key(item)}" for item in objectives}
 
     @contextmanager
@@ -59,7 +62,7 @@ class Journal:
                 try:
                     yield
                 finally:
-                    if not self.anything():
+                    if not self._removed and not self.anything():  # removed: the folder may be another's by now
                         self._clear()
         finally:
             with suppress(OSError):  # not empty, or gone
@@ -138,7 +141,7 @@ class Journal:
     @property
     def finished(self) -> Path:
         """Where the output is written before it is moved into its place; the same ending, so the same kind of file."""
-        return self.folder / f"output-{self.out.name}"
+        return self.folder / f"output{self._ending}"
 
     def publish(self) -> None:
         """Move the finished output into its place."""
@@ -148,6 +151,7 @@ class Journal:
     def remove(self) -> None:
         """The work is done. Renamed first: a half-removed journal is never taken for one."""
         os.replace(self.folder, self._done)
+        self._removed = True
         shutil.rmtree(self._done, ignore_errors=True)
 
     @property

@@ -6,6 +6,7 @@ Every way of scoring (in memory, in a stream, in worker processes, on a Ray clus
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from paretune.data.rows import Completion, Messages, Row
 from paretune.errors import InputError
 from paretune.profile import Objective
-from paretune.rewards.base import CountingReward, DetailedReward, Reward, check_scores
+from paretune.rewards.base import TERMINATED, CountingReward, DetailedReward, Reward, check_scores
 from paretune.rewards.spec import build_reward, kind_of, runs_parallel, spec_of
 
 Columns = dict[str, list[Any]]
@@ -156,9 +157,16 @@ def _measure(reward: Reward, objective: Objective, batch: Answers) -> tuple[list
 
 
 def _call(reward: Reward, batch: Answers) -> tuple[Any, Details | None]:
-    if isinstance(reward, DetailedReward):
-        return reward.detailed(batch.prompts, batch.texts, batch.columns)
-    return reward(batch.prompts, batch.texts, batch.columns), None
+    """What the reward returns. What it prints goes to stderr: stdout is for results."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            if isinstance(reward, DetailedReward):
+                return reward.detailed(batch.prompts, batch.texts, batch.columns)
+            return reward(batch.prompts, batch.texts, batch.columns), None
+    except SystemExit as error:
+        if error.code == TERMINATED:
+            raise
+        raise InputError(f"the reward ended the program (exit status {error.code}) where scores were wanted") from error
 
 
 def _failure(reward: Reward, objective: Objective, batch: Answers, error: Exception) -> InputError:

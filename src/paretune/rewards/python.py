@@ -12,10 +12,9 @@ Rubrics: see `python_rubric.py`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -25,8 +24,9 @@ from typing import Any, Literal
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
 from paretune.rewards.awaiting import finish
-from paretune.rewards.base import Reward, RewardKind, check_scores, last_text
+from paretune.rewards.base import TERMINATED, Reward, RewardKind, check_scores, last_text
 from paretune.rewards.python_rubric import RubricReward, function_names, is_rubric
+from paretune.rewards.python_source import source_digest
 
 Mode = Literal["auto", "chat", "text"]
 MODES: tuple[Mode, ...] = ("chat", "text")
@@ -137,12 +137,18 @@ def load_function(module_name: str, function_name: str) -> Any:
     sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        module = importlib.import_module(module_name)
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no result of ours
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         cause = "" if error.name == module_name else f" (it imports '{error.name}', which is not installed)"
         raise InputError(f"there is no Python module '{module_name}'{cause}; searched {here} first") from None
     except Exception as error:
         raise InputError(f"the Python module '{module_name}' raised {type(error).__name__}: {error}") from error
+    except SystemExit as error:
+        if error.code == TERMINATED:
+            raise
+        told = "ended the program when it was imported; put what it runs under if __name__ == '__main__':"
+        raise InputError(f"the Python module '{module_name}' {told}") from error
     finally:
         sys.path.remove(here)
         if here not in sys.path:
@@ -186,14 +192,10 @@ def _expand(rest: str) -> list[tuple[str, str]]:
 
 
 def _fingerprint(rest: str) -> str:
-    """The hash of the module's source file, found without importing it; "" where that cannot be done."""
-    name = _split(rest)[0]
+    """The hash of the module's source and of its own imports', found without importing it; "" where there is none."""
     try:
-        own = Path.cwd() / f"{name.replace('.', '/')}.py"
-        spec = None if own.is_file() or "." in name else importlib.util.find_spec(name)
-        source = own if own.is_file() else Path(spec.origin) if spec and spec.origin else None
-        return hashlib.sha256(source.read_bytes()).hexdigest() if source else ""
-    except (OSError, ValueError, ImportError):
+        return source_digest(_split(rest)[0])
+    except OSError:
         return ""
 
 

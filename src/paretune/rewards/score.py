@@ -9,6 +9,7 @@ the output (`journal`), so that the same call goes on after whatever ended it.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ from paretune.rewards.summary import ScoreSummary, ScoreTable, correlate, summar
 
 CHUNK = 512
 """Completions measured between two saves, and sent to a process at a time."""
+LONGEST_NAME = 220
+"""Bytes of an output's name: most file systems take 255, and files beside it have longer names."""
 
 
 def score_rows(
@@ -153,7 +156,7 @@ def score(
     stored = [item for item in stored_objectives(rows_path) or [] if item.name not in {new.name for new in asked}]
     run = _Run(source, journal, workers, ray, progress or NO_PROGRESS, note or (lambda text: None))
     with journal.held(), _kept(journal, run.note):
-        source.survey()
+        source.survey(out)
         if not source.completions:
             raise InputError("no row has a completion to score; run `paretune sample` first", file=rows_path)
         _check_columns(asked, source.names)
@@ -177,6 +180,8 @@ def _told_by_format(source: Source, known: Sequence[Objective]) -> list[Objectiv
 
 def _check_output(out: Path | str, journal: Journal, *, overwrite: bool) -> None:
     """Refuse files that would be replaced, unless they are this very scoring's, killed before it could tidy up."""
+    if len(os.fsencode(Path(out).name)) > LONGEST_NAME:
+        raise InputError(f"has too long a name; {LONGEST_NAME} bytes are the most", file=out)
     overwrite = overwrite or journal.wrote(Path(out))
     check_rows_target(out, overwrite=overwrite)
     beside = objectives_path(out)

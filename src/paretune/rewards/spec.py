@@ -59,9 +59,9 @@ def parse_objective(text: str) -> Objective:
     if not equals or not spec.strip():
         raise InputError(f"an objective is written NAME=SPEC (brevity=lexical:brevity), found '{text}'")
     name, spec = name.strip(), spec.strip()
-    direction: Direction = "minimise" if name.startswith("-") else "maximise"
     kind, rest = find_kind(spec)
     kind.check(rest)
+    direction: Direction = "minimise" if name.startswith("-") or kind.minimised(rest) else "maximise"
     phrases = kind.phrases(rest)
     return Objective(
         name.removeprefix("-"),

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from paretune.data import ReadReport, iter_rows
 from paretune.data.rows import Row
+from paretune.data.write import check_fit
 from paretune.errors import InputError
 from paretune.files import dump_line, file_digest
 from paretune.rewards.measure import Answers, answers_of, column_names
@@ -71,21 +73,27 @@ class Source:
     digest: str = ""
     _stamp: tuple[int, ...] = ()
 
-    def survey(self) -> None:
-        """Read everything once, checked: a bad row raises before any reward is called, or is dropped and counted."""
+    def survey(self, out: Path | str) -> None:
+        """Read everything once, checked: a bad row raises before any reward is called, or is dropped and counted.
+
+        So do rows that a file of `out`'s ending cannot hold.
+        """
         self._stamp = self._file_stamp()
-        one_file = Path(self.path).is_file()
-        rolling = hashlib.sha256()
+        rolling = None if Path(self.path).is_file() else hashlib.sha256()
+        check_fit(out, self._survey(rolling))
+        self.digest = rolling.hexdigest() if rolling else file_digest(self.path)
+
+    def _survey(self, rolling: Any) -> Iterator[Row]:
         names, scores = dict[str, None](), dict[str, None]()
         for row in iter_rows(self.path, skip_bad_rows=self.skip_bad_rows, report=self.report):
             names.update(dict.fromkeys(column_names(row)))
             for completion in row.completions:
                 scores.update(dict.fromkeys(completion.scores))
             self.sizes.append(len(row.completions))
-            if not one_file:
+            if rolling:
                 rolling.update(dump_line(row.to_dict()).encode("utf-8"))
+            yield row
         self.names, self.scores = list(names), list(scores)
-        self.digest = file_digest(self.path) if one_file else rolling.hexdigest()
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """The rows again. Raises `InputError` if the file is another one by now."""

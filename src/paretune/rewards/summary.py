@@ -17,6 +17,7 @@ SATURATED = 0.5
 """This share of scores at the highest or the lowest value is a saturated objective."""
 LENGTH_LIMIT = 0.8
 DUPLICATE = 0.98
+_SQUARABLE = 1e140
 _LENGTHS = ("lexical:brevity", "lexical:length")
 
 
@@ -90,13 +91,12 @@ class ScoreTable:
         for name, item in details.items() if isinstance(details, dict) else ():
             value = item.get("disagreement") if isinstance(item, dict) else None
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                total, count = self._disagreements.get(name, (0.0, 0))
-                self._disagreements[name] = (total + value, count + 1)
+                mean, count = self._disagreements.get(name, (0.0, 0))
+                self._disagreements[name] = (mean + (value - mean) / (count + 1), count + 1)
 
     def disagreement(self, name: str) -> float | None:
         """The mean disagreement that an objective's details tell."""
-        total, count = self._disagreements.get(name, (0.0, 0))
-        return total / count if count else None
+        return self._disagreements[name][0] if name in self._disagreements else None
 
 
 def summarise(table: ScoreTable, objectives: Sequence[Objective]) -> list[ObjectiveSummary]:
@@ -128,15 +128,18 @@ def _summary(objective: Objective, table: ScoreTable) -> ObjectiveSummary:
     scores = table.scores[objective.name]
     have = ~np.isnan(scores)
     found = scores[have]
+    peak = float(np.abs(found).max(initial=0.0))
+    unit = peak if peak > _SQUARABLE else 1.0  # sums and squares of larger numbers would overflow
+    parts = found / unit
     summary = ObjectiveSummary(
         objective.name,
         objective.spec,
         objective.direction,
         n=int(have.sum()),
         missing=int((~have).sum()),
-        mean=float(found.mean()) if len(found) else None,
-        std=float(found.std()) if len(found) else None,
-        quantiles={f"{q:g}": float(value) for q, value in zip(QUANTILES, np.quantile(found, QUANTILES), strict=True)}
+        mean=float(parts.mean() * unit) if len(found) else None,
+        std=float(parts.std() * unit) if len(found) else None,
+        quantiles={f"{q:g}": float(x * unit) for q, x in zip(QUANTILES, np.quantile(parts, QUANTILES), strict=True)}
         if len(found)
         else {},
         length_correlation=spearman(scores, table.lengths),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from paretune.data.adapters.base import Adapter, Raw, has, prompt_text, rest, text
+from paretune.data.adapters.base import RESERVED, Adapter, Raw, has, prompt_text, rest, text
+
+_ROW = ("prompt", "completion", "completions", "chosen", "rejected", "wanted", "preferences")
 
 
 def _outputs_row(record: Raw) -> dict[str, Any]:
-    kept = rest(record, ("instruction", "output", "generator"))
-    answer = {"text": text(record, "output"), "model": text(record, "generator"), **kept}
+    kept = rest(record, ("instruction", "output", "generator"), (*RESERVED, "model"))
+    answer = {**kept, "text": text(record, "output"), "model": text(record, "generator")}
     return {"prompt": prompt_text(record, "instruction"), "completions": [answer]}
 
 
@@ -18,9 +20,9 @@ def _instruction_row(record: Raw) -> dict[str, Any]:
     if (record.get("input") or "") != "":
         prompt = f"{prompt}\n\n{text(record, 'input')}"
     return {
+        **rest(record, ("instruction", "input", "output"), _ROW),
         "prompt": prompt,
         "completion": text(record, "output"),
-        **rest(record, ("instruction", "input", "output"), ("completions", "chosen", "rejected", "wanted")),
     }
 
 

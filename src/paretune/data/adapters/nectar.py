@@ -10,6 +10,8 @@ from paretune.data.formats import TURN, parse_transcript
 from paretune.data.records import BadRow, show
 from paretune.data.rows import Messages
 
+_ROW = ("id", "completions", "completion", "chosen", "rejected", "wanted", "preferences")
+
 
 def _row(record: Raw) -> dict[str, Any]:
     answers = items(record, "answers")
@@ -27,7 +29,7 @@ def _row(record: Raw) -> dict[str, Any]:
         "prompt": _prompt(prompt_text(record, "prompt")),
         "completions": [{"text": answer["answer"], **rest(answer, ("answer",))} for answer in answers],
         "preferences": {"ranked": ranked},
-        **rest(record, ("prompt", "answers"), ("id", "completions", "completion", "chosen", "rejected", "wanted")),
+        **rest(record, ("prompt", "answers"), _ROW),
     }
 
 

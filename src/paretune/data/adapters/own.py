@@ -6,11 +6,13 @@ and refused in words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from paretune.data.adapters.base import Adapter, Raw, flag, has, rest, text
 from paretune.data.formats import TURN, answer_text
 
+_BOTH = {"score_chosen", "score_rejected"}
 ANSWERS = ("completions", "completion", "chosen", "rejected")
 
 
@@ -26,14 +28,21 @@ def _is_flag(value: Any) -> bool:
 def _unpaired_row(record: Raw) -> dict[str, Any]:
     liked = flag(record.get("label"), "label")
     label = {} if liked is None else {"label": "chosen" if liked else "rejected"}
-    kept = rest(record, ("id", "prompt", "completion", "label"))
-    answer = {"text": answer_text(record.get("completion"), "completion"), **label, **kept}
+    scores = _own_scores(record)
+    kept = rest(record, ("id", "prompt", "completion", "label", *scores))
+    answer = {"text": answer_text(record.get("completion"), "completion"), **scores, **label, **kept}
     return _row_id(record) | {"prompt": record.get("prompt"), "completions": [answer]}
 
 
 def _response_row(record: Raw) -> dict[str, Any]:
-    answer = {"text": text(record, "response"), **rest(record, ("id", "prompt", "response"))}
+    scores = _own_scores(record)
+    answer = {"text": text(record, "response"), **scores, **rest(record, ("id", "prompt", "response", *scores))}
     return _row_id(record) | {"prompt": record.get("prompt"), "completions": [answer]}
+
+
+def _own_scores(record: Raw) -> Raw:
+    """The `scores` that a record of one answer has of its own; a column of that name with anything else is none."""
+    return {"scores": record["scores"]} if isinstance(record.get("scores"), Mapping) else {}
 
 
 def _row_id(record: Raw) -> dict[str, Any]:
@@ -82,7 +91,7 @@ TRL = Adapter(
     "prompt, completion; or chosen, rejected",
     lambda record: (
         (has(record, "prompt", "completion") and not UNPAIRED.fits(record))
-        or (("chosen" in record or "rejected" in record) and "score_chosen" not in record and not _transcripts(record))
+        or (("chosen" in record or "rejected" in record) and not record.keys() >= _BOTH and not _transcripts(record))
     ),
 )
 HH = Adapter(

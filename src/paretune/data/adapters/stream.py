@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 from paretune.data.adapters import ADAPTERS, Adapter, detect, named
 from paretune.data.adapters.base import RESERVED, Raw
-from paretune.data.adapters.own import HH, PROMPTS, ROWS, TRL
-from paretune.data.adapters.table import Columns, missing_columns, own_columns, table_adapter
+from paretune.data.adapters.own import HH, PROMPTS, RESPONSE, ROWS, TRL
+from paretune.data.adapters.table import Columns, missing_columns, own_columns, reaches, table_adapter
 from paretune.data.formats import ROW_KEYS, check_values
 from paretune.data.records import BadRow, Record, show
 from paretune.errors import InputError, did_you_mean
@@ -27,6 +27,8 @@ PEEK = 20
 MAPPED = 100
 """So many records without a list of their columns are looked through for those of a map."""
 _AS_IS = (ROWS, PROMPTS, TRL, HH)
+_LOOSE = (*_AS_IS, RESPONSE)
+"""Formats that records of others would pass for, and lose their scores or answers."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d+)?(?:[eE][+-]?\d{1,2})?")
 """No leading zeros and no more digits than a float holds: "007" and long keys stay text."""
 
@@ -63,7 +65,7 @@ def adapt(
     for file, group in groupby(records, key=lambda record: record.file):
         adapter, stream = _opened(file, group, chosen, columns)
         found.minimise += [name for name in adapter.minimise if name not in found.minimise]
-        made = _made(stream, adapter, found)
+        made = _made(stream, adapter, found, told=chosen is not None)
         if not adapter.merges:
             yield from made
         elif join:
@@ -93,11 +95,10 @@ def _detected(file: str, records: Iterator[Record]) -> tuple[Adapter, Iterator[R
     for record in records:
         seen.append(record)
         if isinstance(record.value, dict):
-            try:
-                told = own_columns(record.columns)
-                adapter = table_adapter(told) if told else detect(record.value)
-            except InputError as error:
-                raise InputError(error.message, file=file, line=record.line) from None
+            adapter = _fitting(file, record, record.value)
+            if adapter in _LOOSE and adapter is not ROWS:
+                seen += islice(records, PEEK - len(seen))
+                adapter = _fitting(file, record, _filled(record.value, seen))
             if adapter is not None:
                 return adapter, chain(seen, records)
             first = first or record
@@ -116,6 +117,24 @@ def _detected(file: str, records: Iterator[Record]) -> tuple[Adapter, Iterator[R
     )
 
 
+def _fitting(file: str, record: Record, value: Raw) -> Adapter | None:
+    try:
+        told = own_columns(record.columns)
+        return table_adapter(told) if told else detect(value)
+    except InputError as error:
+        raise InputError(error.message, file=file, line=record.line) from None
+
+
+def _filled(value: Raw, records: Sequence[Record]) -> dict[str, Any]:
+    """A record with what its like have where it has nothing: an answer, a label or a score may be missing in it."""
+    has = {name for name, item in value.items() if item is not None}
+    out: dict[str, Any] = {}
+    for other in [value, *(record.value for record in records)]:
+        if isinstance(other, dict) and has <= other.keys():
+            out |= {name: item for name, item in other.items() if out.get(name) is None}
+    return out
+
+
 def _with_columns(file: str, records: Iterator[Record], columns: Columns) -> Iterator[Record]:
     """The same records, once it is known that the table has the map's columns."""
     seen: list[Record] = []
@@ -132,19 +151,45 @@ def _with_columns(file: str, records: Iterator[Record], columns: Columns) -> Ite
     if missing:
         where = f" in its first {MAPPED} rows" if len(seen) == MAPPED else ""
         raise InputError(f"has no column '{missing[0]}'{where}.{did_you_mean(missing[0], map(str, names))}", file=file)
-    return chain(seen, records)
+    return _with_nested(file, chain(seen, records), {name for name in columns.values() if name not in names})
 
 
-def _made(records: Iterable[Record], adapter: Adapter, found: Found) -> Iterator[Record]:
+def _with_nested(file: str, records: Iterable[Record], nested: set[str]) -> Iterator[Record]:
+    """The same records; at their end it is known whether any holds what the map reaches for by dots."""
+    good = False
+    for record in records:
+        if isinstance(record.value, dict):
+            good = True
+            nested -= {name for name in nested if reaches(record.value, name.split("."))}
+        yield record
+    if good and nested:
+        raise InputError(f"has nothing at '{min(nested)}' in any row", file=file)
+
+
+def _made(records: Iterable[Record], adapter: Adapter, found: Found, *, told: bool) -> Iterator[Record]:
+    """The records as the adapter makes them; `told`: the user named the format, so that none is looked for."""
     for record in records:
         found.formats[adapter.name] += 1
-        if isinstance(record.value, BadRow) or (record.typed and adapter in _AS_IS):  # checked as it is by `parse_row`
+        if isinstance(record.value, BadRow):
             yield record
             continue
         try:
-            yield replace(record, value=_contract(record, adapter))
+            if adapter in _LOOSE and not told:
+                _check_alike(record.value, adapter)
+            as_it_is = record.typed and adapter in _AS_IS  # checked as it is by `parse_row`
+            yield record if as_it_is else replace(record, value=_contract(record, adapter))
         except BadRow as bad:
             yield replace(record, value=bad)
+
+
+def _check_alike(value: Any, adapter: Adapter) -> None:
+    """Refuse a record that is of another format than its file's first ones: read like them it would lose something."""
+    try:
+        own = detect(value) if isinstance(value, dict) else None
+    except InputError as error:
+        raise BadRow(error.message) from None
+    if own is not None and own is not adapter and own not in _AS_IS:
+        raise BadRow(f"the row is of the format '{own.name}', the first ones of the file are '{adapter.name}'")
 
 
 def _contract(record: Record, adapter: Adapter) -> Any:

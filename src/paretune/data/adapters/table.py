@@ -118,6 +118,15 @@ def _cell(record: Raw, column: str) -> Any:
     return None if value is _ABSENT else value
 
 
+def reaches(value: Any, parts: Sequence[str]) -> bool:
+    """Is there such a place in a record, in this or another entry of a list?"""
+    if not parts:
+        return True
+    if isinstance(value, Mapping):
+        return parts[0] in value and reaches(value[parts[0]], parts[1:])
+    return isinstance(value, list) and parts[0].isdecimal() and any(reaches(item, parts[1:]) for item in value)
+
+
 def _prompt(prompt: Any, system: Any, columns: Columns) -> Any:
     if prompt is not None and not isinstance(prompt, (str, list)):
         prompt = str(prompt) if isinstance(prompt, (int, float)) and not isinstance(prompt, bool) else prompt

@@ -65,7 +65,7 @@ BINARIZED = Adapter(
     "ultrafeedback-binarized",
     "HuggingFaceH4/ultrafeedback_binarized and its like: a preference with a score of both sides",
     "chosen, rejected, score_chosen, score_rejected",
-    lambda record: has(record, "chosen", "rejected", "score_chosen", "score_rejected"),
+    lambda record: has(record, "chosen", "rejected") and {"score_chosen", "score_rejected"} <= record.keys(),
     must=("chosen", "rejected"),
     row=_binarized_row,
 )

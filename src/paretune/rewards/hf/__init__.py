@@ -19,23 +19,18 @@ model share its computation. Weights are read from safetensors only and no remot
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
 from paretune.rewards.base import RewardKind
-from paretune.rewards.encoder import locate_model, read_config
+from paretune.rewards.encoder import folder_digest, locate_model, read_config
 from paretune.rewards.hf.inputs import Inputs
 from paretune.rewards.hf.known import output_names
 from paretune.rewards.hf.model import load_reward_model
 from paretune.rewards.hf.spec import ALL, HfSpec, parse_spec, written
-
-_READ_FILES = (".safetensors", ".json", ".jinja", ".model", ".txt")
-"""The files of a model folder that scores depend on: weights, tokenizer, chat template."""
 
 
 class HfReward:
@@ -102,14 +97,7 @@ def _shares(rest: str) -> str:
 
 
 def _fingerprint(rest: str) -> str:
-    """Of a model folder: its config, and names, sizes and times of its weights and tokenizer. "" for a hub id."""
-    folder = Path(parse_spec(rest).model).expanduser()
-    if not folder.is_dir():
-        return ""
-    files = [path for path in sorted(folder.iterdir()) if path.suffix in _READ_FILES and path.name != "config.json"]
-    told = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    config = folder / "config.json"
-    return hashlib.sha256((config.read_bytes() if config.is_file() else b"") + repr(told).encode()).hexdigest()
+    return folder_digest(parse_spec(rest).model)
 
 
 KIND = RewardKind(

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -187,6 +188,14 @@ def cache_folder() -> Path:
     if os.environ.get("PARETUNE_CACHE"):
         return Path(os.environ["PARETUNE_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paretune"
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed package, as files say it; "unknown" where it is run without being installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 OURS = ".paretune"

@@ -16,14 +16,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paretune.errors import InputError
-from paretune.files import atomic_folder, read_json, write_json, write_text
+from paretune.files import atomic_folder, installed_version, read_json, write_json, write_text
 from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, reason
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
@@ -38,13 +37,7 @@ _PACKAGES = ("paretune", "torch", "transformers", "peft")
 
 def versions() -> dict[str, str]:
     """Versions of what made a policy."""
-    out = {}
-    for name in _PACKAGES:
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "unknown"
-    return out
+    return {name: installed_version(name) for name in _PACKAGES}
 
 
 def save_policy(

@@ -22,9 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paretune import __version__
 from paretune.errors import InputError
-from paretune.files import check_parent, dump_line, locked, move_file, read_json, write_json
+from paretune.files import check_parent, dump_line, installed_version, locked, move_file, read_json, write_json
 from paretune.profile import Objective
 from paretune.rewards.measure import Measured
 from paretune.rewards.spec import kind_of, spec_of
@@ -35,7 +34,7 @@ FORMAT = 1
 def objective_key(objective: Objective) -> str:
     """A hash of an objective's spec, of what its reward reads besides the rows, and of this version of paretune."""
     kind, rest = kind_of(objective)
-    return _digest([__version__, spec_of(objective), kind.fingerprint(rest)])[:16]
+    return _digest([installed_version("paretune"), spec_of(objective), kind.fingerprint(rest)])[:16]
 
 
 def _digest(value: Any) -> str:

@@ -6,7 +6,6 @@ import json
 import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from paretune.evaluation.report import render
 from paretune.evaluation.result import Evaluated, Settings
 from paretune.evaluation.samples import samples_of
 from paretune.evaluation.scoring import Scored
-from paretune.files import atomic_folder, write_json, write_jsonl, write_text
+from paretune.files import atomic_folder, installed_version, write_json, write_jsonl, write_text
 from paretune.pareto.plot import plot_message, plot_points
 
 SAMPLES = 8
@@ -27,13 +26,7 @@ _PACKAGES = ("paretune", "torch", "transformers", "peft", "numpy", "moocore")
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    out = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "unknown"
-    return out
+    return {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}}
 
 
 def command(folders: Sequence[Path], data: Path | str, out: Path | str, settings: Settings) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 TOPICS = ["tea", "rain", "bees", "chess", "bread", "stars", "rivers", "clocks", "maps", "drums", "snow", "owls"]
 QUESTIONS = ["What is {}?", "Explain at length how {} came to be."]
+
+
+def pytest_configure() -> None:
+    """A test run in the background of a shell inherits an ignored SIGINT, and so would the processes it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Fixtures: the fake policy and reward in place of the real ones."""
+"""Fixtures: the fake policy in place of a real one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import paretune.policy
-import paretune.rewards
 from evaluation import fakes
 
 
@@ -18,7 +17,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     data = fakes.write_data(tmp_path / "rows.jsonl")
     loaded: dict[Path, fakes.FakePolicy] = {}
     monkeypatch.setattr(paretune.policy, "load_policy", lambda folder: loaded[Path(folder)], raising=False)
-    monkeypatch.setattr(paretune.rewards, "score_texts", fakes.fake_score_texts, raising=False)
 
     class World:
         path = tmp_path

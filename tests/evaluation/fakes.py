@@ -20,6 +20,7 @@ import numpy as np
 from paretune.profile import Objective, Profile, Scale
 
 NAMES = ("warm", "short")
+SPECS = ("python:evaluation.fakes:warm", "python:evaluation.fakes:short")
 SPLIT = {"seed": 0, "validation": 0.1, "test": 0.5}
 
 
@@ -34,18 +35,24 @@ def spelled(values: dict[str, float], tail: str = "") -> str:
     return " ".join(f"{name}={value:.3f}" for name, value in values.items()) + tail
 
 
-def fake_score_texts(
-    prompts: Any, texts: Sequence[str], objectives: Sequence[Objective], **_: Any
-) -> list[dict[str, Any]]:
-    """Read each objective's value from the text; None where it is not there."""
-    out = []
-    for text in texts:
-        found = dict(re.findall(r"(\w+)=([\d.]+)", text))
-        out.append({each.name: float(found[each.name]) if each.name in found else None for each in objectives})
-    return out
+def warm(completions: Sequence[str], **_: Any) -> list[float | None]:
+    """A reward: the value of `warm` that the text spells, None where there is none."""
+    return [_read(text, "warm") for text in completions]
 
 
-def objectives(specs: Sequence[str] = ("python:fakes:warm", "python:fakes:short")) -> list[Objective]:
+def short(completions: Sequence[str], **_: Any) -> list[float | None]:
+    """Likewise for `short`."""
+    return [_read(text, "short") for text in completions]
+
+
+def _read(text: str, name: str) -> float | None:
+    found = re.findall(rf"{name}=([\d.]+)", text)
+    return float(found[-1]) if found else None
+
+
+def objectives(
+    specs: Sequence[str] = SPECS,
+) -> list[Objective]:
     """The two objectives on the identity scale."""
     return [
         Objective(name, spec, scale=Scale("fixed"), scale_kind="fixed") for name, spec in zip(NAMES, specs, strict=True)
@@ -130,7 +137,7 @@ class FakePolicy:
 
     def loglik(self, prompts: Any, texts: Sequence[str], profiles: Any, **_: Any) -> list[float]:
         """A text is likelier the nearer its values are to the profile."""
-        scores = fake_score_texts(prompts, texts, self.objectives)
+        scores = [{name: _read(text, name) for name in NAMES} for text in texts]
         return [
             -sum(abs(own[name] - (profile or {}).get(name, own[name])) for name in NAMES)
             for own, profile in zip(scores, profiles, strict=True)

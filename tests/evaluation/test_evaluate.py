@@ -155,7 +155,7 @@ def test_without_a_head_only_none_is_run(world: Any) -> None:
 
 
 def test_stored_scores_cannot_measure_answers(world: Any) -> None:
-    policy = fakes.FakePolicy(fakes.obeys, objectives=fakes.objectives(("column:warm", "python:fakes:short")))
+    policy = fakes.FakePolicy(fakes.obeys, objectives=fakes.objectives(("column:warm", fakes.SPECS[1])))
     own = _run(world, policy)
     assert own["scored"] == ["short"]
     assert "cannot score a new answer" in own["unscored"]["warm"]
@@ -172,8 +172,8 @@ def test_nothing_to_score_is_no_verdict(world: Any) -> None:
 
 
 def test_objectives_can_be_chosen_and_measured_otherwise(world: Any) -> None:
-    policy = fakes.FakePolicy(fakes.obeys, objectives=fakes.objectives(("column:warm", "python:fakes:short")))
-    own = _run(world, policy, objectives=["warm=python:fakes:warm"])
+    policy = fakes.FakePolicy(fakes.obeys, objectives=fakes.objectives(("column:warm", fakes.SPECS[1])))
+    own = _run(world, policy, objectives=[f"warm={fakes.SPECS[0]}"])
     assert own["scored"] == ["warm"]
     assert own["unscored"] == {"short": "not asked for"}
 

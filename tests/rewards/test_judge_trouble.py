@@ -160,7 +160,7 @@ def test_an_endpoint_that_stays_down_stops_the_run_and_what_was_judged_is_kept(t
         assert again.take_counts()["cached"] == 2
         down = True
         with pytest.raises(InputError, match="2 verdicts had been given, and cache=off keeps none"):
-            judge_of(server, "off", retries=0, stop_after=3)(prompts(6), TEXTS, {})
+            judge_of(server, "off", concurrency=1, retries=0, stop_after=3)(prompts(6), TEXTS, {})
 
 
 def test_a_verdict_between_failures_goes_on(tmp_path: Path) -> None:

@@ -190,6 +190,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paretune"
 
 
+def read_described(path: Path | str, version_read: int) -> dict[str, Any]:
+    """A JSON object that says its `format`; `InputError` for another one than this version of paretune reads."""
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise InputError("must be a JSON object", file=path)
+    if data.get("format") != version_read:
+        raise InputError(
+            f"has format {data.get('format')!r}, this version of paretune reads format {version_read}",
+            file=path,
+            field="format",
+        )
+    return data
+
+
 def installed_version(package: str) -> str:
     """The version of an installed package, as files say it; "unknown" where it is run without being installed."""
     try:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from paretune.errors import InputError
-from paretune.files import atomic_folder, installed_version, read_json, write_json, write_text
+from paretune.files import atomic_folder, installed_version, read_described, read_json, write_json, write_text
 from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, reason
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
@@ -183,15 +183,7 @@ def _read_description(folder: Path | str) -> tuple[dict[str, Any], list[Objectiv
 
 
 def _checked_description(path: Path) -> dict[str, Any]:
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise InputError("must be a JSON object", file=path)
-    if data.get("format") != FORMAT:
-        raise InputError(
-            f"has format {data.get('format')!r}, this version of paretune reads format {FORMAT}",
-            file=path,
-            field="format",
-        )
+    data = read_described(path, FORMAT)
     kinds = {"method": str, "base_model": str, "objectives": list, "renderer": dict, "adapter": bool}
     wrong = [(key, kind) for key, kind in kinds.items() if not isinstance(data.get(key), kind)]
     # what older versions did not write, or not for every method

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paretune.errors import InputError
-from paretune.files import read_json
+from paretune.files import read_described
 from paretune.profile import Objective, check_names
 
 FORMAT = 1
@@ -29,15 +29,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         what = "a policy, no reward model" if (folder / "policy.json").is_file() else "no reward model"
         raise InputError(f"is {what} (it has no {DESCRIPTION}); `paretune reward train` makes one", file=folder)
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise InputError("must be a JSON object", file=path)
-    if data.get("format") != FORMAT:
-        raise InputError(
-            f"has format {data.get('format')!r}, this version of paretune reads format {FORMAT}",
-            file=path,
-            field="format",
-        )
+    data = read_described(path, FORMAT)
     kinds = {"base_model": str, "objectives": list, "head": dict, "tokenizer": dict, "base_fingerprint": str}
     for key, kind in kinds.items():
         if not isinstance(data.get(key), kind):

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -262,3 +263,14 @@ def test_pins():
 def test_pins_that_are_none(pins, message):
     with pytest.raises(InputError, match=message):
         parse_pins(pins, ["a", "brevity"])
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5), np.int64(1)])
+def test_numpys_numbers_are_numbers(value: object) -> None:
+    assert check_profile({"a": value}, ["a"], partial=True) == {"a": float(value)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.float32("nan"), np.bool_(True), "0.5", np.array([0.5])])
+def test_what_is_no_number_stays_refused(value: object) -> None:
+    with pytest.raises(InputError, match=r"'a' must"):
+        check_profile({"a": value}, ["a"], partial=True)

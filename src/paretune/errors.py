@@ -7,6 +7,7 @@ do. The CLI prints that text and exits 2; a traceback is always our own fault.
 from __future__ import annotations
 
 import difflib
+import numbers
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,7 +38,7 @@ def check_whole(value: object, name: str, *, least: int = 0) -> None:
 
 def check_number(value: object, name: str) -> None:
     """`InputError` unless `value` is a finite number (True and False are none)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(value) <= _LARGEST:  # type: ignore[operator]
         raise InputError(f"{name} must be a finite number, found {value!r:.100}")
 
 

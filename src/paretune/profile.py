@@ -8,6 +8,7 @@ mapping from objective name to a value in [0, 1]; a partial one is a set of *pin
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -245,9 +246,9 @@ def check_profile(profile: Mapping[str, Any], names: Iterable[str], *, partial: 
     for name, value in profile.items():
         if name not in order:
             raise InputError(f"{what}: unknown objective '{name}'.{did_you_mean(str(name), order)}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):  # numpy's numbers are real too
             raise InputError(f"{what}: '{name}' must be a number in [0, 1], found {value!r:.100}")
-        if not 0 <= value <= 1:
+        if not 0 <= value <= 1:  # type: ignore[operator]
             raise InputError(f"{what}: '{name}' must lie in [0, 1], found {value}")
     missing = [name for name in order if name not in profile]
     if missing and not partial:

@@ -288,7 +288,7 @@ def test_an_interrupt_leaves_nothing(quick, tmp_path, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["paretune.methods.train"], "validate", interrupt)
+    monkeypatch.setattr(sys.modules["paretune.methods.setup"], "validate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         quick()
     assert names(tmp_path) == []

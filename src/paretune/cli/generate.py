@@ -39,6 +39,14 @@ def generate(
             "a profile for all prompts; .jsonl: a profile a prompt). Default: sensed (none without a head).",
         ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="NAME=W,...",
+            help="In place of a condition: how much each objective counts (0 or more, summing to 1).",
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token.")] = 0.0,
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 128,
@@ -58,6 +66,7 @@ def generate(
     from paretune.policy import load_policy
     from paretune.policy.engine import Sampling
     from paretune.policy.folder import read_objectives
+    from paretune.policy.weights import check_weights, parse_weights
     from paretune.profile import parse_pins
 
     rows = read_prompts(prompt, prompts)
@@ -67,10 +76,12 @@ def generate(
     names = [objective.name for objective in read_objectives(policy)]
     wanted = read_condition(condition, names, len(rows)) if condition is not None else None
     pins = parse_pins(pin or (), names) or None
+    weighed = check_weights(parse_weights(weights), names) if weights is not None else None
     answers = load_policy(policy, base=base).generate(
         [row.prompt for row in rows],
         condition=wanted,
         pins=pins,
+        weights=weighed,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,

@@ -15,8 +15,12 @@ from paretune.cli.progress import bars
 def train(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="See `paretune methods`.")],
     data: Annotated[str, typer.Option("--data", help="Scored rows: a file, a folder or a Hugging Face data set id.")],
-    model: Annotated[str, typer.Option("--model", help="The base model: a folder or a Hugging Face id.")],
     out: Annotated[Path, typer.Option("--out", help="Where the policy folder goes.")],
+    model: Annotated[str | None, typer.Option("--model", help="The base model: a folder or a Hugging Face id.")] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--start", help="A policy by the same method whose training goes on, in place of --model."),
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -45,6 +49,7 @@ def train(
         data,
         model,
         out,
+        start=start,
         config=config,
         settings=tuple(settings or ()),
         objectives=tuple(objective or ()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,17 @@ def prepare(
     *,
     skip_bad_rows: bool,
     strict: bool = False,
+    fitted: Sequence[Objective] = (),
 ) -> Prepared:
-    """Read, split and fit. Raises `InputError` for anything the data makes impossible."""
+    """Read, split and fit. Raises `InputError` for anything the data makes impossible.
+
+    `fitted`: the objectives of the policy whose training goes on, with their scales, in place of the data's own.
+    """
     report = ReadReport()
     rows = read_rows(data, skip_bad_rows=skip_bad_rows, report=report)
-    objectives = choose_objectives(data, rows, names, report.found.minimise)
+    objectives = list(fitted)
+    if not fitted:
+        objectives = choose_objectives(data, rows, names, report.found.minimise)
     if method.conditions and not objectives:
         raise InputError(
             f"the rows have no scores, and '{method.name}' needs them; run `paretune score` first", file=data
@@ -96,11 +102,12 @@ def prepare(
         ) from None
     if not split.train:
         raise InputError(f"{len(rows)} row(s) leave nothing to train on after the split", file=data)
-    objectives = [each if each.scale else replace(each, scale_kind=config.scale) for each in objectives]
-    try:
-        objectives = fit_objectives(split.train, objectives)
-    except InputError as error:
-        raise InputError(error.message, file=data) from None
+    if not fitted:
+        objectives = [each if each.scale else replace(each, scale_kind=config.scale) for each in objectives]
+        try:
+            objectives = fit_objectives(split.train, objectives)
+        except InputError as error:
+            raise InputError(error.message, file=data) from None
     described = {
         "path": str(data),
         "sha256": _digest(data),
@@ -157,14 +164,24 @@ def _digest(path: Path | str) -> str | None:
 
 
 def encode_split(
-    method: Method, config: TrainConfig, prepared: Prepared, renderer: Renderer, context: int, *, strict: bool
+    method: Method,
+    config: TrainConfig,
+    prepared: Prepared,
+    renderer: Renderer,
+    context: int,
+    *,
+    strict: bool,
+    rule: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Pairs of the training and validation parts, encoded; at least one training example must remain."""
+    """Pairs of the training and validation parts, encoded; at least one training example must remain.
+
+    `rule`: keywords of `build_pairs` in place of those that the settings ask for.
+    """
     dropped = Dropped()
     parts: list[list[Example]] = []
     causes: dict[str, int] = {}
     for rows in (prepared.split.train, prepared.split.validation):
-        pairs, report = build_pairs(rows, prepared.objectives, **prepared.data["pairs"])
+        pairs, report = build_pairs(rows, prepared.objectives, **(rule or prepared.data["pairs"]))
         if not method.pairs:
             paired = {id(pair.row) for pair in pairs}
             single = single_pairs([row for row in rows if id(row) not in paired], prepared.objectives)

@@ -6,26 +6,23 @@ import dataclasses
 import glob
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from paretune.errors import InputError
 from paretune.files import check_target_folder, locked
 from paretune.methods.base import Method
-from paretune.methods.prepare import Encoded, encode_split, prepare, train_keys
+from paretune.methods.prepare import Prepared, encode_split, prepare
 from paretune.methods.registry import get_method
-from paretune.methods.sensing import refit, target_matrix, warm_up
-from paretune.methods.settings import SensingConfig
-from paretune.methods.validate import validate
-from paretune.policy import Policy, Renderer, save_policy
-from paretune.policy.backbone import context_length, decoder_layers, fingerprint, hidden_size, load_backbone
-from paretune.policy.head import SensingHead
+from paretune.methods.setup import Setup, fit_one
+from paretune.policy import Policy, Renderer, load_policy, save_policy
+from paretune.policy.backbone import context_length, load_backbone
 from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.rewards.encoder import locate_model
-from paretune.training import Journal, TrainConfig, TrainModule, add_adapter, resolve, run
+from paretune.training import Journal, TrainConfig, resolve
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,10 @@ class TrainResult:
 def train(
     method: str,
     data: Path | str,
-    model: str,
+    model: str | None,
     out: Path | str,
     *,
+    start: Path | str | None = None,
     config: Path | str | None = None,
     settings: Sequence[str] = (),
     objectives: Sequence[str] = (),
@@ -59,6 +57,9 @@ def train(
 ) -> TrainResult:
     """Train a policy by `method` on scored rows and save it to the folder `out`.
 
+    `start` is a policy folder by the same method whose training goes on, in place of a base `model`: with its adapter,
+    head, objectives and scales.
+
     `config` is a YAML file of settings, `settings` are `key=value` texts that go before it; `objectives` names the
     objectives to use (default: all). Raises `InputError` for what the user can mend, and writes nothing then; also
     while another process trains into the same folder.
@@ -66,64 +67,103 @@ def train(
     out = check_target_folder(out, overwrite=overwrite)
     how = get_method(method)
     chosen = [*settings, *([f"seed={seed}"] if seed is not None else [])]
-    cfg = resolve(how.config, presets=how.presets, default_preset=how.default_preset, file=config, settings=chosen)
-    model = locate_model(model)  # a local one by its absolute path, so that the policy finds it from any folder
+    if (model is None) == (start is None):
+        raise InputError("give the base model, or the policy whose training goes on: one of the two")
+    before = _start(start, how, objectives) if start is not None else None
+    cfg = resolve(
+        how.config,
+        presets=how.presets,
+        default_preset=how.default_preset,
+        file=config,
+        settings=chosen,
+        before=before.metadata.get("config", {}) if before is not None else None,
+    )
+    if before is not None:
+        _check_same(before, cfg, start)
+    # a local one by its absolute path, so that the policy finds it from any folder
+    model = locate_model(model) if model is not None else None
     with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
-        return _train(how, cfg, data, model, out, objectives, overwrite, skip_bad_rows, strict, progress)
+        fitted = before.objectives if before is not None else ()
+        prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict, fitted=fitted)
+        with closing(Journal(_journal_path(out))) as journal:
+            try:
+                setup = _load(how, cfg, prepared, model, before, out, journal, strict, progress)
+                return _train(setup, overwrite)
+            finally:
+                journal.path.unlink(missing_ok=True)
 
 
-def _train(
+def _start(start: Path | str, how: Method, objectives: Sequence[str]) -> Policy:
+    """The policy whose training goes on, which must be the method's own."""
+    if how.fit is not None:
+        raise InputError(f"the training of a policy by '{how.name}' cannot go on", file=start)
+    policy = load_policy(start)
+    if policy.method != how.name:
+        raise InputError(f"was trained by '{policy.method}', so it cannot go on with '{how.name}'", file=start)
+    if objectives:
+        raise InputError("training goes on with the policy's own objectives; leave them out", file=start)
+    return policy
+
+
+FIXED = ("dtype", "lora_r", "lora_alpha", "lora_dropout", "lora_layers", "style", "snap", "head")
+"""Settings that a policy has for good."""
+
+
+def _check_same(before: Policy, cfg: TrainConfig, start: Path | str | None) -> None:
+    stored, now = before.metadata.get("config", {}), cfg.to_dict()
+    for key in FIXED:
+        if key in stored and stored[key] != now.get(key):
+            found = f"found {now.get(key)}" if key != "head" else "found others"
+            raise InputError(f"was trained with {key}={stored[key]}, which cannot change; {found}", file=start)
+
+
+def _load(
     how: Method,
     cfg: TrainConfig,
-    data: Path | str,
-    model: str,
+    prepared: Prepared,
+    model: str | None,
+    start: Policy | None,
     out: Path,
-    objectives: Sequence[str],
-    overwrite: bool,
-    skip_bad_rows: bool,
+    journal: Journal,
     strict: bool,
     progress: Progress,
-) -> TrainResult:
-    """Read the data, load the model, train, fit the head, validate, save."""
-    prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict)
-    causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
-    renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
-    check_vocabulary(renderer, causal, model)
+) -> Setup:
+    """Model and renderer, and the rows encoded for them."""
+    if start is not None:
+        causal, renderer, base = start.causal, start.renderer, start.base
+    else:
+        assert model is not None
+        base = model
+        causal, tokenizer = load_backbone(base, dtype=cfg.dtype)
+        renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
+        check_vocabulary(renderer, causal, base)
     encoded = encode_split(how, cfg, prepared, renderer, context_length(causal), strict=strict)
-    module = _module(how, cfg, causal, encoded, [each.name for each in prepared.objectives])
-    names = [each.name for each in prepared.objectives]
-    learner = how.learner(encoded.train, cfg, names)
-    if isinstance(cfg, SensingConfig):
-        learner.head = module.head  # type: ignore[attr-defined]
-        learner.sensed = warm_up(module, encoded, names, cfg, tokenizer.pad_token_id, progress)  # type: ignore[attr-defined]
-    journal = Journal(_journal_path(out))
-    try:
-        final = run(module, learner, cfg, pad_id=tokenizer.pad_token_id, journal=journal, progress=progress)
-        policy = _policy(how, cfg, model, module, renderer, prepared.data, encoded)
-        if isinstance(cfg, SensingConfig):
-            final |= refit(policy, encoded, cfg, progress)
-        metrics = final | validate(policy, encoded.validation, progress=progress)
-        metrics |= {"train_prompts": len(encoded.train), "validation_prompts": len(encoded.validation)}
-        metrics |= {
-            "test_rows": len(prepared.split.test),
-            "near_duplicates": prepared.split.joined,
-            "rows": prepared.rows,
-            "pairs": encoded.pairs,
-            "dropped": encoded.dropped,
-        }
-        journal.close()
-        save_policy(policy, out, metrics=metrics, overwrite=overwrite, journal=journal.path)
-    finally:
-        journal.close()
-        journal.path.unlink(missing_ok=True)
+    return Setup(how, cfg, base, causal, renderer, prepared, encoded, journal, out, start, strict, progress)
+
+
+def _train(setup: Setup, overwrite: bool) -> TrainResult:
+    """Train, and save."""
+    how, prepared, encoded = setup.method, setup.prepared, setup.encoded
+    done = (how.fit or fit_one)(setup)
+    metrics = done.metrics | {
+        "train_prompts": len(encoded.train),
+        "validation_prompts": len(encoded.validation),
+        "test_rows": len(prepared.split.test),
+        "near_duplicates": prepared.split.joined,
+        "rows": prepared.rows,
+        "pairs": encoded.pairs,
+        "dropped": encoded.dropped,
+    }
+    setup.journal.close()
+    save_policy(done.policy, setup.out, metrics=metrics, overwrite=overwrite, journal=setup.journal.path)
     return TrainResult(
-        folder=str(out),
+        folder=str(setup.out),
         method=how.name,
         rows=prepared.rows,
         pairs=encoded.pairs,
-        steps=int(final["steps"]),
-        seconds=final["seconds"],
+        steps=int(metrics["steps"]),
+        seconds=metrics["seconds"],
         metrics={key: value for key, value in metrics.items() if isinstance(value, (int, float, str))},
         dropped=encoded.dropped,
     )
@@ -151,56 +191,6 @@ def _alive(process: int) -> bool:
 def _renderer_settings(config: TrainConfig) -> dict[str, Any]:
     """Style and snap, where the method renders profiles."""
     return {key: getattr(config, key) for key in ("style", "snap") if hasattr(config, key)}
-
-
-def _module(how: Method, config: TrainConfig, causal: Any, encoded: Encoded, names: Sequence[str]) -> TrainModule:
-    """Backbone with a fresh adapter, and a fresh head whose statistics are the training targets'."""
-    peft = add_adapter(causal, config)
-    if not how.senses:
-        return TrainModule(peft, None)
-    torch.manual_seed(config.seed)
-    assert isinstance(config, SensingConfig)
-    head = SensingHead(hidden_size(causal), len(names), config.head)
-    targets_NM = target_matrix(encoded.train, names)
-    mean_M = targets_NM.nanmean(0)
-    std_M = (targets_NM - mean_M).square().nanmean(0).sqrt()
-    head.set_statistics(mean_M, std_M, start_at_mean=config.standardise)
-    layer = config.head.layer_of(len(decoder_layers(causal)))
-    return TrainModule(
-        peft, head.to(causal.device), backbone_grad_scale=config.backbone_grad_scale, readout_layer=layer
-    )
-
-
-def _policy(
-    how: Method,
-    config: TrainConfig,
-    base: str,
-    module: TrainModule,
-    renderer: Renderer,
-    data: dict[str, Any],
-    encoded: Encoded,
-) -> Policy:
-    module.eval()
-    metadata = {
-        "dtype": config.dtype,
-        "base_fingerprint": fingerprint(module.causal),
-        "data": data,
-        "config": config.to_dict(),
-        "mean_profile": encoded.mean_profile,
-        "train_prompts": train_keys(encoded.train),
-        "adapter": True,
-    }
-    return Policy(
-        causal=module.causal,
-        tokenizer=renderer.tokenizer,
-        renderer=renderer,
-        objectives=list(renderer.objectives),
-        method=how.name,
-        base=base,
-        head=module.head.eval() if module.head is not None else None,
-        peft=module.peft,
-        metadata=metadata,
-    )
 
 
 def default_config(method: str) -> dict[str, Any]:

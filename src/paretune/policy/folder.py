@@ -29,6 +29,7 @@ from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
 from paretune.policy.seal import check_seal, digest, seal
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
+from paretune.policy.weights import WeightMap
 from paretune.profile import Objective, check_names, check_profile
 
 FORMAT = 1
@@ -118,6 +119,7 @@ def _description(policy: Policy, folder: Path) -> dict[str, Any]:
         "tokenizer": tokenizer_fingerprint(policy.tokenizer, folder),
         "head": policy.head.config.to_dict() if policy.head is not None else None,
         "adapter": policy.peft is not None,
+        **({"weights": policy.weight_map.to_dict()} if policy.weight_map is not None else {}),
         "versions": versions(),
         **{key: value for key, value in policy.metadata.items() if key != "adapter"},
     }
@@ -141,12 +143,24 @@ def load_policy(
     tokenizer = load_tokenizer(folder)
     with told_as(folder / "policy.json"):
         renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
+        names = [each.name for each in objectives]
+        weight_map = WeightMap.from_dict(described["weights"], names) if "weights" in described else None
     check_tokenizer(tokenizer, described, folder / "policy.json")
     with told_as(folder / "tokenizer.json"):
         check_vocabulary(renderer, causal, source)
     peft = attach_adapter(causal, folder, source, described) if described["adapter"] else None
-    head = _load_head(folder, shape, hidden_size(causal), [each.name for each in objectives])
-    known = {"format", "method", "base_model", "objectives", "renderer", "tokenizer", "head", "adapter_config"}
+    head = _load_head(folder, shape, hidden_size(causal), names)
+    known = {
+        "format",
+        "method",
+        "base_model",
+        "objectives",
+        "renderer",
+        "tokenizer",
+        "head",
+        "adapter_config",
+        "weights",
+    }
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
         tokenizer=tokenizer,
@@ -156,7 +170,8 @@ def load_policy(
         base=source,
         head=head.to(causal.device).eval() if head is not None else None,
         peft=peft,
-        metadata={key: value for key, value in described.items() if key not in known | {"digest"}},
+        metadata={key: value for key, value in described.items() if key not in known},
+        weight_map=weight_map,
     )
 
 

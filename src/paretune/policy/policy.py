@@ -23,6 +23,7 @@ from paretune.policy.engine import Prefilled, Sampling, by_length, decode, prefi
 from paretune.policy.head import HeadConfig, Prediction, SensingHead, level_index
 from paretune.policy.packed import Branch, Packed, collate, forward
 from paretune.policy.renderer import Renderer
+from paretune.policy.weights import WeightMap, check_weights
 from paretune.profile import Objective, Profile, check_profile
 from paretune.progress import NO_PROGRESS, Progress
 
@@ -32,6 +33,8 @@ CONDITIONS: tuple[Condition, ...] = ("sensed", "mean", "ones", "none")
 
 Pins = Mapping[str, float] | Sequence[Mapping[str, float] | None]
 """The same pins for all prompts, or one mapping a prompt."""
+Weights = Mapping[str, float] | Sequence[Mapping[str, float]]
+"""The same preference weights for all prompts, or one mapping a prompt."""
 Interval = dict[str, tuple[float, float]]
 """Objective -> (low, high)."""
 
@@ -79,6 +82,8 @@ class Policy:
     head: SensingHead | None = None
     peft: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    weight_map: WeightMap | None = None
+    """How it takes preference weights; `None` if it takes none."""
 
     @property
     def names(self) -> list[str]:
@@ -89,6 +94,21 @@ class Policy:
     def has_head(self) -> bool:
         """Can it sense? (`sft` and `dpo` policies cannot.)"""
         return self.head is not None
+
+    @property
+    def takes_weights(self) -> bool:
+        """Can a request say how much each objective counts?"""
+        return self.weight_map is not None
+
+    @property
+    def takes_profile(self) -> bool:
+        """Can a request say which values are wanted? (A policy conditioned on weights takes them as its profile.)"""
+        return self.has_head or (self.weight_map is not None and self.weight_map.rule in ("profile", "direction"))
+
+    @property
+    def models_at_inference(self) -> int:
+        """How many models' worth of computing one token takes."""
+        return 1
 
     @property
     def mean_profile(self) -> Profile:
@@ -195,6 +215,7 @@ class Policy:
         *,
         condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
         pins: Pins | None = None,
+        weights: Weights | None = None,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -208,8 +229,13 @@ class Policy:
 
         Pins (the same for all, or one mapping a prompt) go before the condition's values; under `sensed` the other
         objectives are sensed given the pins. One prefill a prompt: the head reads it and generation continues it.
+
+        `weights` (non-negative, summing to one; the same for all, or one mapping a prompt) take the condition's place,
+        by the policy's own rule (`paretune.policy.weights`).
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
+        if weights is not None:
+            condition = self._weighed(weights, condition, len(prompts))
         condition = condition if condition is not None else ("sensed" if self.has_head else "none")
         check_whole(batch_size, "batch_size", least=1)
         chats = as_chats(prompts)
@@ -240,6 +266,25 @@ class Policy:
                     out[i] = Generation(text, profile or None, plain, len(answer.ids), answer.finished, interval)
                 task.advance(len(index))
         return [each for each in out if each is not None]
+
+    def _weighed(self, weights: Weights, condition: Any, count: int) -> list[Profile]:
+        """The profile that stands for each prompt's weights."""
+        if self.weight_map is None:
+            raise InputError(f"a policy trained by '{self.method}' takes no preference weights")
+        if condition is not None:
+            raise InputError("weights take the place of a condition; give one of the two")
+        return [self.weight_map.profile(each) for each in self.checked_weights(weights, count)]
+
+    def checked_weights(self, weights: Weights, count: int) -> list[Profile]:
+        """Weights of each of `count` prompts, checked. Raises `InputError`."""
+        if isinstance(weights, Mapping):
+            return [check_weights(weights, self.names)] * count
+        if not isinstance(weights, Collection) or isinstance(weights, (str, bytes)):
+            raise InputError(f"weights are a mapping from objective to a number, found {weights!r:.100}")
+        each = [check_weights(one, self.names) for one in weights]
+        if len(each) != count:
+            raise InputError(f"{len(each)} weights were given for {count} prompts")
+        return each
 
     def _check_room(
         self, prefixes: Sequence[list[int]], suffixes: Sequence[list[int]], index: Sequence[int], room: int

@@ -12,7 +12,7 @@ from paretune.errors import check_whole
 from paretune.policy.engine import Sampling
 from paretune.policy.folder import load_policy
 from paretune.policy.head import level_index
-from paretune.policy.policy import Generation, Pins, Policy, Sensed, check_condition
+from paretune.policy.policy import Generation, Pins, Policy, Sensed, Weights, check_condition
 from paretune.profile import Profile
 from paretune.progress import NO_PROGRESS, Progress
 
@@ -74,6 +74,7 @@ def generate(
     *,
     condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
     pins: Pins | None = None,
+    weights: Weights | None = None,
     max_new_tokens: int = 128,
     temperature: float = 0.0,
     top_p: float = 1.0,
@@ -91,6 +92,7 @@ def generate(
         chats,
         condition=condition,
         pins=pins,
+        weights=weights,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,

@@ -2,7 +2,7 @@
 
 from paretune.training.config import TrainConfig, resolve
 from paretune.training.loop import DivergedError, Item, Journal, Learner, run
-from paretune.training.module import AdapterModule, Outputs, TrainModule, add_adapter
+from paretune.training.module import AdapterModule, Outputs, TrainModule, add_adapter, train_on
 
 __all__ = [
     "AdapterModule",
@@ -16,4 +16,5 @@ __all__ = [
     "add_adapter",
     "resolve",
     "run",
+    "train_on",
 ]

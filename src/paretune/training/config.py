@@ -6,6 +6,7 @@ settings (the head's) are written with a dot: `head.width=512`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 import typing
@@ -93,19 +94,31 @@ def resolve(
     default_preset: str = "",
     file: Path | str | None = None,
     settings: Sequence[str] = (),
+    before: Mapping[str, Any] | None = None,
 ) -> C:
-    """The config of class `kind`: its defaults, then the preset's values, the file's, and the settings'."""
+    """The config of class `kind`: its defaults, then the preset's values, the file's, and the settings'.
+
+    `before`: all settings of an earlier training, which then stand in the preset's place.
+    """
     values = _read_yaml(file) if file is not None else {}
+    merged: dict[str, Any]
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise InputError(f"a setting is written key=value, found '{setting}'")
         _put(values, key.strip(), _parse_scalar(text))
-    if presets:
+    if before is not None:
+        if values.get("preset", before.get("preset")) != before.get("preset"):
+            raise InputError(f"training goes on with preset '{before.get('preset')}'", file=file, field="preset")
+        merged = copy.deepcopy(dict(before))
+        for key, value in values.items():
+            _put(merged, key, value)
+        values = merged
+    elif presets:
         preset = values.pop("preset", default_preset)
         if not isinstance(preset, str) or preset not in presets:
             raise InputError(f"unknown preset '{preset}'.{did_you_mean(str(preset), presets)}", file=file)
-        merged: dict[str, Any] = {"preset": preset}
+        merged = {"preset": preset}
         for source in (presets[preset], values):
             for key, value in source.items():
                 _put(merged, key, value)

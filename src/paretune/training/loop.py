@@ -141,8 +141,11 @@ def run(
     torch.manual_seed(config.seed)  # dropout; every other draw is keyed
     module.train()
     record: dict[str, Any] = {}
+    begin = getattr(learner, "begin_epoch", None)  # for learners with stages, and few are
     with progress("train", total) as task:
         for epoch in range(config.epochs):
+            if begin is not None:
+                begin(epoch, module)
             indices = order(len(learner), config.seed, epoch)
             for at in range(0, len(indices), config.batch_size):
                 items = [learner.item(i, epoch) for i in indices[at : at + config.batch_size]]

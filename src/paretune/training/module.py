@@ -110,19 +110,33 @@ def add_adapter(causal: Any, config: TrainConfig) -> Any:
     # adapters in the backbone's own precision; the optimizer keeps float32 masters
     peft = get_peft_model(causal, lora, autocast_adapter_dtype=False)
     use_fused_lora(peft)
+    _checkpoint(causal, config)
+    return peft
+
+
+def train_on(peft: Any, config: TrainConfig) -> Any:
+    """A loaded policy's adapter made trainable again, as `add_adapter` leaves a fresh one."""
+    causal = peft.get_base_model()
+    _disable_dropout(causal)
+    for name, parameter in peft.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    _checkpoint(causal, config)
+    return peft
+
+
+def _checkpoint(causal: Any, config: TrainConfig) -> None:
     if config.gradient_checkpointing:
         if hasattr(causal, "activation_checkpointing_enable"):  # the name since transformers 5.24; never re-entrant
             causal.activation_checkpointing_enable()
         else:
             causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         causal.enable_input_require_grads()
-    return peft
 
 
 def _disable_dropout(causal: nn.Module) -> None:
     """It would blur chosen against rejected, and both against the reference."""
-    for module in causal.modules():
-        if isinstance(module, nn.Dropout):
+    for name, module in causal.named_modules():
+        if isinstance(module, nn.Dropout) and ".lora_dropout." not in name:
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0  # type: ignore[assignment]

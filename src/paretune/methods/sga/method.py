@@ -181,6 +181,7 @@ METHOD = Method(
     learner=SgaLearner,
     senses=True,
     conditions=True,
+    weights="profile",
     presets=PRESETS,
     default_preset="robust",
 )

@@ -1,0 +1,171 @@
+"""What a method is given to train from, and how one adapter is trained: the parts every method's `fit` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paretune.methods.base import Method
+from paretune.methods.examples import Example
+from paretune.methods.prepare import Encoded, Prepared, encode_split, train_keys
+from paretune.methods.sensing import refit, target_matrix, warm_up
+from paretune.methods.settings import SensingConfig
+from paretune.methods.validate import validate
+from paretune.policy import Policy, Renderer
+from paretune.policy.backbone import context_length, decoder_layers, fingerprint, hidden_size
+from paretune.policy.head import SensingHead
+from paretune.policy.weights import WeightMap
+from paretune.profile import Profile
+from paretune.progress import NO_PROGRESS, Progress
+from paretune.training import Journal, TrainModule, add_adapter, run, train_on
+
+
+@dataclass
+class Setup:
+    """Data and model, read and loaded once.
+
+    `start` is the policy whose training goes on, if one was given: its adapter and head are where this training begins.
+    """
+
+    method: Method
+    config: Any
+    base: str
+    causal: Any
+    renderer: Renderer
+    prepared: Prepared
+    encoded: Encoded
+    journal: Journal
+    out: Path
+    start: Policy | None = None
+    strict: bool = False
+    progress: Progress = NO_PROGRESS
+
+    @property
+    def names(self) -> list[str]:
+        """Objective names in order."""
+        return [each.name for each in self.renderer.objectives]
+
+    @property
+    def pad_id(self) -> int:
+        """The padding token's id."""
+        return int(self.renderer.tokenizer.pad_token_id)
+
+    def encode(self, rule: Mapping[str, Any]) -> Encoded:
+        """The same rows with pairs built by another rule (see `paretune.data.build_pairs`)."""
+        return encode_split(
+            self.method,
+            self.config,
+            self.prepared,
+            self.renderer,
+            context_length(self.causal),
+            strict=self.strict,
+            rule=rule,
+        )
+
+
+@dataclass
+class Fitted:
+    """A trained policy, and what its training and validation measured."""
+
+    policy: Policy
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def fit_one(setup: Setup) -> Fitted:
+    """Train one adapter (and the head, where the method senses) on the examples: what most methods do."""
+    config, encoded, progress = setup.config, setup.encoded, setup.progress
+    module = trainable(setup)
+    learner = setup.method.learner(encoded.train, config, setup.names)
+    if isinstance(config, SensingConfig):
+        learner.head = module.head  # type: ignore[attr-defined]
+        learner.sensed = warm_up(module, encoded, setup.names, config, setup.pad_id, progress)  # type: ignore[attr-defined]
+    metrics = run(module, learner, config, pad_id=setup.pad_id, journal=setup.journal, progress=progress)
+    policy = policy_of(setup, module)
+    if isinstance(config, SensingConfig):
+        metrics |= refit(policy, encoded, config, progress)
+    return Fitted(policy, metrics | validate(policy, encoded.validation, progress=progress))
+
+
+def trainable(setup: Setup) -> TrainModule:
+    """Backbone with an adapter and a head: fresh ones, or those of the policy whose training goes on."""
+    config, start = setup.config, setup.start
+    peft = add_adapter(setup.causal, config) if start is None else train_on(start.peft, config)
+    if not setup.method.senses:
+        return TrainModule(peft, None)
+    assert isinstance(config, SensingConfig)
+    head = start.head if start is not None else fresh_head(setup, setup.encoded.train)
+    assert head is not None
+    layer = head.config.layer_of(len(decoder_layers(setup.causal)))
+    return TrainModule(
+        peft, head.to(setup.causal.device), backbone_grad_scale=config.backbone_grad_scale, readout_layer=layer
+    )
+
+
+def fresh_head(setup: Setup, examples: Sequence[Example]) -> SensingHead:
+    """A head that says the training targets' mean."""
+    config = setup.config
+    torch.manual_seed(config.seed)
+    head = SensingHead(hidden_size(setup.causal), len(setup.names), config.head)
+    targets_NM = target_matrix(examples, setup.names)
+    mean_M = targets_NM.nanmean(0)
+    std_M = (targets_NM - mean_M).square().nanmean(0).sqrt()
+    head.set_statistics(mean_M, std_M, start_at_mean=config.standardise)
+    return head
+
+
+def policy_of(setup: Setup, module: TrainModule) -> Policy:
+    """The policy in memory, ready to be saved."""
+    module.eval()
+    return Policy(
+        causal=module.causal,
+        tokenizer=setup.renderer.tokenizer,
+        renderer=setup.renderer,
+        objectives=list(setup.renderer.objectives),
+        method=setup.method.name,
+        base=setup.base,
+        head=module.head.eval() if module.head is not None else None,
+        peft=module.peft,
+        metadata=metadata_of(setup),
+        weight_map=weight_map_of(setup),
+    )
+
+
+def metadata_of(setup: Setup) -> dict[str, Any]:
+    """What policy.json says of data, settings and base model."""
+    keys = set(train_keys(setup.encoded.train))
+    if setup.start is not None:
+        keys |= set(setup.start.metadata.get("train_prompts", ()))
+    return {
+        "dtype": setup.config.dtype,
+        "base_fingerprint": fingerprint(setup.causal),
+        "data": setup.prepared.data,
+        "config": setup.config.to_dict(),
+        "mean_profile": setup.encoded.mean_profile,
+        "train_prompts": sorted(keys),
+        "adapter": True,
+    }
+
+
+def weight_map_of(setup: Setup) -> WeightMap | None:
+    """The method's rule for preference weights; the ends of rule `profile` are those of the scored completions."""
+    rule = setup.method.weights
+    if rule is None or not setup.names:
+        return None
+    if rule == "profile" and setup.start is not None and setup.start.weight_map is not None:
+        return setup.start.weight_map
+    return WeightMap(rule, *(ends(setup.encoded.train, setup.names) if rule == "profile" else ()))
+
+
+def ends(examples: Sequence[Example], names: Sequence[str]) -> tuple[Profile, Profile]:
+    """The 5% and the 95% quantile of each objective over the training completions (of all 101 values, one odd score
+    would else be what everybody asks for)."""
+    low, high = Profile(), Profile()
+    for name in names:
+        seen = (answer.profile[name] for each in examples for answer in each.answers if name in answer.profile)
+        values = torch.tensor(sorted(seen), dtype=torch.float64)
+        low[name], high[name] = (float(torch.quantile(values, q)) for q in (0.05, 0.95))
+    return low, high

@@ -26,7 +26,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         def add(policy: fakes.FakePolicy, name: str = "policy") -> Path:
             policy.metadata.setdefault("data", {"path": str(data), "split": fakes.SPLIT, "targets": "wanted"})
             policy.metadata.setdefault("train_prompts", [])
-            folder = fakes.policy_folder(tmp_path / name)
+            folder = fakes.policy_folder(tmp_path / name, policy)
             loaded[folder] = policy
             return folder
 

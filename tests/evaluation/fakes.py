@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from paretune.policy.policy import Generation
 from paretune.profile import Objective, Profile, Scale
 
 NAMES = ("warm", "short")
@@ -71,6 +73,10 @@ class FakePolicy:
     metadata: dict[str, Any] = field(default_factory=dict)
     sensing_error: float = 0.05
     calibrated: bool = True
+    takes_weights: bool = False
+    takes_profile: bool = False
+    models_at_inference: int = 1
+    peft: Any = None
     calls: list[Any] = field(default_factory=list)
 
     renderer = SimpleNamespace(
@@ -103,9 +109,15 @@ class FakePolicy:
             for own in self.sense(prompts, pins)
         ]
 
-    def generate(self, prompts: Any, *, condition: Any, pins: Any = None, temperature: float = 0.0, **_: Any) -> Any:
-        assert temperature == 0
-        self.calls.append(condition if isinstance(condition, str) else "profiles")
+    def generate(
+        self, prompts: Any, *, condition: Any, pins: Any = None, weights: Any = None, temperature: float = 0.0, **_: Any
+    ) -> Any:
+        assert temperature == 0 and (weights is None or condition is None)
+        if weights is not None:
+            assert self.takes_weights and len(weights) == len(prompts)
+        adapted = self.peft is None or self.peft.on
+        kind = condition if isinstance(condition, str) else "weights" if weights is not None else "profiles"
+        self.calls.append(kind if adapted else "base")
         sensed = self.sense(prompts) if self.has_head else [None] * len(prompts)
         used: list[Profile | None] = (
             {
@@ -115,15 +127,14 @@ class FakePolicy:
                 "none": [None] * len(prompts),
             }[condition]
             if isinstance(condition, str)
-            else list(condition)
+            else list(weights if weights is not None else condition)
         )
         each = [pins] * len(prompts) if isinstance(pins, dict) or not pins else pins
         used = [{**own, **more} if more and own is not None else own for own, more in zip(used, each, strict=True)]
-        texts = [self.answer(prompt, own) for prompt, own in zip(prompts, used, strict=True)]
+        answer = self.answer if adapted else self.peft.base
+        texts = [answer(prompt, own) for prompt, own in zip(prompts, used, strict=True)]
         return [
-            SimpleNamespace(
-                text=text, profile=own, sensed=sense, tokens=len(text.split()), finished=True, interval=None
-            )
+            Generation(text, own, sense, len(text.split()), True)
             for text, own, sense in zip(texts, used, sensed, strict=True)
         ]
 
@@ -142,6 +153,21 @@ class FakePolicy:
             -sum(abs(own[name] - (profile or {}).get(name, own[name])) for name in NAMES)
             for own, profile in zip(scores, profiles, strict=True)
         ]
+
+
+class Adapter:
+    """An adapter that can be switched off: then the base model answers `base`."""
+
+    def __init__(self, base: Callable[[list[dict[str, str]], Profile | None], str]) -> None:
+        self.base, self.on, self.peft_config = base, True, {"default": None}
+
+    @contextmanager
+    def disable_adapter(self) -> Iterator[None]:
+        self.on = False
+        try:
+            yield
+        finally:
+            self.on = True
 
 
 def obeys(prompt: list[dict[str, str]], profile: Profile | None) -> str:
@@ -166,8 +192,9 @@ def write_data(path: Path, rows: int = 60, **extra: Any) -> Path:
     return path
 
 
-def policy_folder(path: Path) -> Path:
+def policy_folder(path: Path, policy: FakePolicy | None = None) -> Path:
     """A folder that looks like a policy's (the loader is replaced in these tests)."""
-    path.mkdir()
-    (path / "policy.json").write_text("{}")
+    path.mkdir(parents=True)
+    described: dict[str, Any] = {"objectives": [each.to_dict() for each in policy.objectives]} if policy else {}
+    (path / "policy.json").write_text(json.dumps(described | (policy.metadata if policy else {})))
     return path

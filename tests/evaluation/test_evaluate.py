@@ -203,7 +203,7 @@ def test_the_same_seed_gives_the_same_numbers(world: Any) -> None:
     folder = world.add(fakes.FakePolicy(fakes.obeys))
     runs = [evaluate([folder], world.rows, world.path / f"out{i}", seed=i // 2, **FAST) for i in range(3)]
     for run in runs:
-        for each in run["policies"]["policy"]["conditions"].values():
+        for each in (*run["policies"]["policy"]["conditions"].values(), run["policies"]["policy"]):
             each.pop("cost")
     first, again, other = (run["policies"]["policy"] for run in runs)
     assert first == again
@@ -214,7 +214,7 @@ def test_the_folder_is_complete_and_holds_no_nan(world: Any) -> None:
     folder = world.add(fakes.FakePolicy(fakes.ignores))
     metrics = evaluate([folder], world.rows, world.path / "out", **FAST)
     assert {path.name for path in (world.path / "out").iterdir()} == {
-        ".paretune", "metrics.json", "report.html", "front.png", "answers.jsonl",
+        ".paretune", "metrics.json", "report.html", "front.png", "answers.jsonl", "card-policy.md",
     }  # fmt: skip
     stored = json.loads((world.path / "out" / "metrics.json").read_text(), parse_constant=pytest.fail)
     assert stored == json.loads(json.dumps(metrics))
@@ -245,8 +245,9 @@ def test_model_text_reaches_the_page_as_text_only(world: Any) -> None:
     evaluate([folder], world.rows, world.path / "out", **FAST)
     page = _Page()
     page.feed((world.path / "out" / "report.html").read_text(encoding="utf-8"))
-    assert not {"img", "script", "iframe", "link", "object"} & set(page.tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href")]
+    assert not {"img", "iframe", "link", "object"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "src"]
+    assert all(value and value.startswith("#") for name, value in page.attributes if name == "href")
     assert '<img src=x onerror="alert(1)">' in page.text
     assert page.tags.count("h1") == 1
     assert all(dict(page.attributes).get(name) for name in ("aria-label", "lang"))

@@ -10,9 +10,9 @@ from paretune.errors import InputError
 from paretune.evaluation import charts
 from paretune.evaluation.conditions import choose_conditions, derangement, filled
 from paretune.evaluation.control import subset
+from paretune.evaluation.fronts import front_of
 from paretune.evaluation.head import ALPHAS, fit_ridge, interval_ends, interval_quality, linear_probe
 from paretune.evaluation.scoring import choose_objectives, distances
-from paretune.evaluation.summary import front_of
 from paretune.evaluation.winrate import joint_outcomes, outcomes, win_rates
 from paretune.profile import Objective
 

@@ -31,6 +31,43 @@ def evaluate(
             help="Only this objective of the policy, measured by SPEC if one is given. Repeatable.",
         ),
     ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--weights",
+            metavar="grid|NAME=W,...",
+            help="Answer under preference weights too: a grid over all of them, or these. Repeatable.",
+        ),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME=VALUE,...|FILE",
+            help="Answer under this profile too, or those of a .json file. Repeatable.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="NAME=VALUE,...",
+            help="The hypervolume's reference point on the normalised scale. Default: 0 in every objective.",
+        ),
+    ] = None,
+    judge_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--judge-with",
+            metavar="NAME=SPEC",
+            help="Judge objective NAME by a reward that training did not use, too; -NAME=SPEC if less is better. "
+            "Repeatable.",
+        ),
+    ] = None,
+    with_base: Annotated[bool, typer.Option("--with-base", help="Compare with the base model, too.")] = False,
+    card: Annotated[
+        bool, typer.Option("--card", help="Write the figures into the README.md of each policy folder, too.")
+    ] = False,
     split: Annotated[
         str, typer.Option("--split", help="Part of the training file to use: test, validation or all.")
     ] = "test",
@@ -53,8 +90,10 @@ def evaluate(
     """Measure policies under all conditions.
 
     Compares answers guided by the true, the sensed, a shuffled, the mean, an all-ones and no profile, with intervals,
-    and says in words whether sensing helps.
+    and says in words whether sensing helps. Several policies are compared with each other and with the data's chosen
+    answers, over preference weights and profiles where they take them.
     """
+    from paretune.cli.inputs import read_reference
     from paretune.evaluation import evaluate as run
 
     metrics = run(
@@ -72,6 +111,12 @@ def evaluate(
         bootstrap=bootstrap,
         control_prompts=control_prompts,
         allow_overlap=allow_overlap,
+        weights=weights or None,
+        profiles=profile or None,
+        reference=read_reference(reference),  # type: ignore[arg-type]  # numbers without names are refused there
+        judge_with=judge_with or None,
+        include_base=with_base,
+        card=card,
     )
     emit(metrics, as_json, lambda: _show(metrics, out))
 
@@ -89,7 +134,25 @@ def _show(metrics: dict[str, Any], out: Path) -> None:
             header=header,
         ):
             say(f"  {line}")
+        for line in [each["claim"] for each in found.get("held_out") or ()] + found.get("notes", []):
+            say(f"  {line}")
+    if metrics.get("comparison"):
+        _show_comparison(metrics)
     say(f"report: {out / 'report.html'}")
+
+
+def _show_comparison(metrics: dict[str, Any]) -> None:
+    """The table of methods, who is first in what, and the differences shown."""
+    from paretune.evaluation.claims import shown_and_not
+    from paretune.evaluation.output import HEADER, methods_table
+
+    compared = metrics["comparison"]
+    say()
+    say(f"Compared on {compared['prompts']} common prompts, by {', '.join(compared['objectives'])}")
+    for line in table(methods_table(metrics), header=HEADER):
+        say(f"  {line}")
+    for line in (*compared["claims"], *shown_and_not(compared["tests"]), *compared["notes"]):
+        say(f"  {line}")
 
 
 def _line(condition: str, numbers: dict[str, Any], scored: list[str]) -> list[object]:

@@ -1,7 +1,8 @@
 """The conditions of the deciding ablation: what the policy is given when it answers.
 
 `oracle` the target's own profile; `sensed` what the head says; `shuffled` the sensed profiles of other prompts; `mean`
-the training mean; `ones` the best end of every objective; `none` nothing.
+the training mean; `ones` the best end of every objective; `none` nothing. A policy without a head that is asked for
+preference weights has `centre` besides: all objectives weighed alike.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MEANING = {
     "mean": "the mean profile of training, the same for all",
     "ones": "every objective at its best end",
     "none": "no profile at all",
+    "centre": "no profile, but weights: all objectives alike",
 }
 
 
@@ -58,30 +60,37 @@ def filled(targets: Sequence[Profile], sensed: Sequence[Profile]) -> list[Profil
 
 
 def profiles_of(
-    condition: str, targets: Sequence[Profile], sensed: Sequence[Profile], seed: int
-) -> str | list[Profile]:
-    """What `Policy.generate` is given as its condition: a name it knows, or one profile a prompt."""
+    condition: str, targets: Sequence[Profile], sensed: Sequence[Profile], mean: Profile, seed: int
+) -> list[Profile | None]:
+    """What `Policy.generate` is given for a condition other than `sensed`: one profile a prompt."""
     if condition == "oracle":
-        return filled(targets, sensed)
+        return [*filled(targets, sensed)]
     if condition == "shuffled":
         return [sensed[other] for other in derangement(len(sensed), seed)]
-    return condition
+    same = {"mean": mean, "ones": dict.fromkeys(mean, 1.0), "none": None}[condition]
+    return [same] * len(targets)
 
 
 def generate(
     policy: Any,
     prompts: Sequence[Messages],
-    condition: str | Sequence[Profile | None],
+    condition: str | Sequence[Profile | None] | None,
     *,
     max_new_tokens: int | None,
     seed: int,
     progress: Progress,
     pins: Profile | Sequence[Profile] | None = None,
+    weights: Sequence[Profile] | None = None,
 ) -> list[Any]:
-    """Greedy answers under one condition (`paretune.policy.Generation`s), the policy's own length limit by default."""
-    limit = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+    """Greedy answers under a condition, or weights in its place (`paretune.policy.Generation`s).
+
+    The length limit is the policy's own by default.
+    """
+    more: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+    if weights is not None:
+        more["weights"] = weights
     return list(
-        policy.generate(prompts, condition=condition, pins=pins, temperature=0.0, seed=seed, progress=progress, **limit)
+        policy.generate(prompts, condition=condition, pins=pins, temperature=0.0, seed=seed, progress=progress, **more)
     )
 
 

@@ -19,7 +19,7 @@ from paretune.bootstrap import (
 from paretune.data import Pair
 from paretune.data.rows import Messages, Row, prompt_key
 from paretune.evaluation.conditions import generate
-from paretune.evaluation.scoring import Scored, measure
+from paretune.evaluation.scoring import Scored, measure_all
 from paretune.profile import Objective
 from paretune.progress import Progress
 
@@ -70,10 +70,8 @@ def sweep(
         progress=progress,
     )
     size = len(rows)
-    return [
-        Step(name, value, measure(rows, answers[i * size : (i + 1) * size], objectives, progress))
-        for i, (name, value) in enumerate(asked)
-    ]
+    scored = measure_all(rows, [answers[i * size : (i + 1) * size] for i in range(len(asked))], objectives, progress)
+    return [Step(name, value, each) for (name, value), each in zip(asked, scored, strict=True)]
 
 
 def obedience(steps: Sequence[Step], objectives: Sequence[Objective], bootstrap: Bootstrap) -> dict[str, Any]:

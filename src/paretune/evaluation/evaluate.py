@@ -1,32 +1,27 @@
 """`paretune evaluate`: run the deciding ablation on policies, and write the numbers, the report and every answer.
 
-Each policy answers its unseen test prompts under every condition; answers are scored, compared with the target profile
-and with the chosen completion, and the verdict is said in words. The output folder appears whole or not at all.
+Each policy answers its unseen test prompts under every condition and every point of a sweep; answers are scored,
+compared with the target profile and with the chosen completion, and the verdict is said in words; several policies are
+compared. The output folder appears whole or not at all.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from paretune.bootstrap import Bootstrap, Estimate, Floats
-from paretune.data import Row, read_rows
+from paretune.bootstrap import Bootstrap
+from paretune.data import read_rows
 from paretune.errors import InputError
+from paretune.evaluation.card import write_into
 from paretune.evaluation.compare import compare
-from paretune.evaluation.conditions import choose_conditions, generate, profiles_of
-from paretune.evaluation.control import PROMPTS, Step, control_accuracy, obedience, subset, sweep
-from paretune.evaluation.head import INTERVAL_LEVEL, Probe, head_quality, interval_ends, linear_probe, matrix
+from paretune.evaluation.conditions import choose_conditions
+from paretune.evaluation.control import PROMPTS
 from paretune.evaluation.output import command, versions, write
+from paretune.evaluation.plan import make_plan
 from paretune.evaluation.result import Evaluated, Settings
-from paretune.evaluation.scoring import choose_objectives, distances, measure, normalised, score
-from paretune.evaluation.summary import Answers, differences, distances_of, front_of, summarise
-from paretune.evaluation.testset import TestSet, load_test_set
-from paretune.evaluation.verdict import decide, find_limits
-from paretune.evaluation.winrate import win_rates
+from paretune.evaluation.run import Run
 from paretune.files import check_target_folder
 from paretune.profile import Objective
 from paretune.progress import NO_PROGRESS, Progress
@@ -51,19 +46,33 @@ def evaluate(
     control_prompts: int = PROMPTS,
     skip_bad_rows: bool = False,
     allow_overlap: bool = False,
+    weights: str | Mapping[str, float] | Sequence[str | Mapping[str, float]] | None = None,
+    profiles: str | Path | Mapping[str, float] | Sequence[str | Path | Mapping[str, float]] | None = None,
+    reference: Mapping[str, float] | None = None,
+    judge_with: Sequence[str] | None = None,
+    include_base: bool = False,
+    card: bool = False,
 ) -> dict[str, Any]:
     """Evaluate policy folders on the rows of `data` into the folder `out`; returns what metrics.json holds.
 
     `objectives` keeps some of a policy's objectives by name, or measures one by another reward (`name=spec`).
     `control_prompts` is how many prompts the sweeps of requested values use (0: no sweep); bad rows of the data raise
     unless `skip_bad_rows`. Test prompts that a policy was trained on, or nearly, raise unless `allow_overlap`, which
-    leaves those rows out and counts them. Scores are normalised by each policy's own scales; intervals are 95%
-    bootstrap intervals over prompts, from `bootstrap` resamples.
+    leaves those rows out and counts them; with several policies so do those that another one was trained on. Scores are
+    normalised by each policy's own scales; intervals are 95% bootstrap intervals over prompts, from `bootstrap`
+    resamples.
+
+    Sweeps: `weights` are `"grid"` (a lattice over the simplex), `"helpful=.5,brevity=.5"` or a mapping, or several of
+    these; `profiles` are `"brevity=.9"`, a mapping or a .json file of profiles, or several. A policy that cannot take
+    them is told of in its notes. `reference` moves the hypervolume's reference point, on the normalised scale.
+    `judge_with` scores the natural answers by rewards that training did not use (`name=spec`), beside the base model's;
+    `include_base` adds the base model to the comparison. `card` writes the figures into each policy's README.md too.
 
     Raises:
         InputError: no policy folder, data without two scored completions a prompt, fewer than two usable prompts,
-            prompts of training among the test prompts, an unknown condition, objective or split, or an output folder
-            that may not be replaced.
+            prompts of training among the test prompts, an unknown condition, objective or split, weights that are
+            negative or do not sum to one, a judge that training used, policies with no objective or prompt in common,
+            or an output folder that may not be replaced.
     """
     folders = [Path(folder) for folder in policies]
     _check(folders, data, out, overwrite, seed=seed, bootstrap=bootstrap, max_prompts=max_prompts)
@@ -78,11 +87,19 @@ def evaluate(
         bootstrap=bootstrap,
         control_prompts=control_prompts,
         allow_overlap=allow_overlap,
+        weights=_several(weights),
+        profiles=_several(profiles),
+        reference=reference,
+        judge_with=tuple(judge_with) if judge_with else None,
+        include_base=include_base,
+        card=card,
     )
     rows = read_rows(data, skip_bad_rows=skip_bad_rows)
-    done: dict[str, Evaluated] = {}
-    for name, folder in zip(policy_names(folders), folders, strict=True):
-        done[name] = _evaluate_policy(folder, data, rows, settings, progress or NO_PROGRESS)
+    named = dict(zip(policy_names(folders), folders, strict=True))
+    plan = make_plan(named, data, rows, settings)
+    run = Run(data, rows, settings, plan, progress or NO_PROGRESS, Bootstrap(bootstrap, seed))
+    done = {name: run.policy(name, folder) for name, folder in named.items()}
+    done |= _named_bases(list(run.bases.values()), done)
     metrics = {
         "format": FORMAT,
         "data": str(data),
@@ -90,10 +107,29 @@ def evaluate(
         "versions": versions(),
         "command": command(folders, data, out, settings),
         "policies": {name: each.metrics for name, each in done.items()},
-        "comparison": compare(done, Bootstrap(bootstrap, seed)) if len(done) > 1 else None,
+        "comparison": compare(done, run.bootstrap, plan.reference, data) if len(done) > 1 else None,
     }
-    write(metrics, done, out, overwrite)
+    cards = write(metrics, done, out, overwrite)
+    for name, folder in named.items() if card else ():
+        write_into(folder, cards[name])
     return metrics
+
+
+def _several(asked: Any) -> tuple[Any, ...] | None:
+    """One wish or several of them; none is None."""
+    items = (asked,) if isinstance(asked, (str, Path, Mapping)) else tuple(asked or ())
+    return items or None
+
+
+def _named_bases(bases: Sequence[Evaluated], done: Mapping[str, Evaluated]) -> dict[str, Evaluated]:
+    """The base models under names that no policy has: `base`, or with the model's own name where there are several."""
+    out: dict[str, Evaluated] = {}
+    for each in bases:
+        name = "base" if len(bases) == 1 else f"base {Path(each.metrics['base']).name}"
+        while name in done or name in out:
+            name += " (model)"
+        out[name] = each
+    return out
 
 
 def _check(
@@ -130,170 +166,3 @@ def policy_names(folders: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         names = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
     return [name if names.count(name) == 1 else f"{name} ({index + 1})" for index, name in enumerate(names)]
-
-
-def _evaluate_policy(
-    folder: Path, data: Path | str, rows: Sequence[Row], settings: Settings, progress: Progress
-) -> Evaluated:
-    """All of it for one policy, which is freed on return."""
-    from paretune.policy import load_policy
-
-    policy = load_policy(folder)
-    test = load_test_set(
-        policy,
-        data,
-        rows,
-        split=settings.split,
-        max_prompts=settings.max_prompts,
-        room=settings.max_new_tokens,
-        seed=settings.seed,
-        allow_overlap=settings.allow_overlap,
-    )
-    scored, unscored = choose_objectives(policy.objectives, settings.objectives)
-    bootstrap = Bootstrap(settings.bootstrap, settings.seed)
-    head = _head(policy, test, bootstrap, progress)
-    if hasattr(policy, "fuse"):  # the base model's features were the last thing that needed the adapter apart
-        policy.fuse()
-    answers = _answer(policy, test, scored, settings, progress)
-    swept: list[int] = []
-    steps: list[Step] = []
-    if policy.has_head and scored and settings.control_prompts > 0:
-        swept = subset(test.prompts, settings.control_prompts, settings.seed)
-        some = [test.rows[i] for i in swept]
-        steps = sweep(
-            policy, some, scored, max_new_tokens=settings.max_new_tokens, seed=settings.seed, progress=progress
-        )
-    metrics = {
-        "folder": str(folder),
-        "method": policy.method,
-        "base": policy.base,
-        "has_head": policy.has_head,
-        "objectives": [objective.to_dict() for objective in policy.objectives],
-        "scored": [objective.name for objective in scored],
-        "unscored": unscored,
-        "test": test.about,
-        **_metrics(policy, test, scored, answers, head, bootstrap, progress),
-        "control": obedience(steps, scored, bootstrap) if steps else None,
-        "control_accuracy": _accuracy(policy, test, bootstrap, settings, progress),
-        "notes": test.notes,
-    }
-    return Evaluated(metrics, test, scored, answers, steps, swept)
-
-
-def _head(policy: Any, test: TestSet, bootstrap: Bootstrap, progress: Progress) -> dict[str, Any] | None:
-    """Head quality on all objectives of the policy; None without a head."""
-    if not policy.has_head:
-        return None
-    names = [objective.name for objective in policy.objectives]
-    found = policy.predict(test.prompts, level=INTERVAL_LEVEL, progress=progress)
-    sensed = matrix([each.profile for each in found], names)
-    intervals = interval_ends([each.interval for each in found], names)
-    probe: Probe | None = None
-    if test.train:
-        train = policy.features([pair.row.prompt for pair in test.train], progress=progress)
-        ahead = policy.features(test.prompts, progress=progress)
-        probe = linear_probe(train, matrix(test.train_targets, names), ahead, names)
-    return head_quality(names, matrix(test.targets, names), sensed, policy.mean_profile, probe, bootstrap, intervals)
-
-
-def _answer(
-    policy: Any, test: TestSet, scored: Sequence[Objective], settings: Settings, progress: Progress
-) -> dict[str, Answers]:
-    """Answers of every condition, in the fixed order."""
-    wanted = choose_conditions(settings.conditions, has_head=policy.has_head)
-    names = [objective.name for objective in scored]
-    targets = matrix(test.targets, names)
-    done: dict[str, Answers] = {}
-    sensed: list[Any] = []
-    # sensed goes first: the others are given the very profiles it used (snapped as its renderer does)
-    for condition in sorted(wanted, key=lambda name: name != "sensed"):
-        if not sensed and condition in ("oracle", "shuffled"):
-            sensed = policy.sense(test.prompts)
-        given = profiles_of(condition, test.targets, sensed, settings.seed)
-        start = time.perf_counter()
-        answers = generate(
-            policy, test.prompts, given, max_new_tokens=settings.max_new_tokens, seed=settings.seed, progress=progress
-        )
-        seconds = time.perf_counter() - start
-        if condition == "sensed":
-            sensed = [answer.profile or {} for answer in answers]
-        done[condition] = distances_of(measure(test.rows, answers, scored, progress), targets, seconds)
-    return {condition: done[condition] for condition in wanted}
-
-
-def _metrics(
-    policy: Any,
-    test: TestSet,
-    scored: Sequence[Objective],
-    answers: Mapping[str, Answers],
-    head: dict[str, Any] | None,
-    bootstrap: Bootstrap,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Verdict, ablation, head, wins and front."""
-    names = [objective.name for objective in scored]
-    targets = matrix(test.targets, names)
-    chosen = _chosen_values(policy, test, scored, progress)
-    gaps = differences(answers, bootstrap)
-    closer = (
-        {name: _nearer(answers[name].distance, chosen, targets, bootstrap) for name in answers} if test.wanted else None
-    )
-    return {
-        "verdict": decide(
-            gaps, has_head=policy.has_head, scored=names, limits=_limits(answers, head, bootstrap)
-        ).to_dict(),
-        "conditions": {name: summarise(policy, each, targets, names, bootstrap) for name, each in answers.items()},
-        "differences": {name: gap.to_dict() for name, gap in gaps.items()},
-        "head": head,
-        "chosen": {
-            "scores": {name: bootstrap.mean(chosen[:, i]).to_dict() for i, name in enumerate(names)},
-            "distance": bootstrap.mean(distances(chosen, targets)).to_dict(),
-        },
-        "wins": {name: win_rates(each.scored.values, chosen, names, bootstrap) for name, each in answers.items()},
-        "closer_than_chosen": closer,
-        "front": front_of({name: each.scored.values for name, each in answers.items()}, names, bootstrap),
-    }
-
-
-def _nearer(distance: Floats, chosen: Floats, targets: Floats, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Share of answers that are closer to a person's wanted profile than the chosen completion is."""
-    theirs = distances(chosen, targets)
-    known = np.isfinite(distance) & np.isfinite(theirs)
-    return bootstrap.mean(np.where(known, distance < theirs, np.nan)).to_dict()
-
-
-def _chosen_values(policy: Any, test: TestSet, scored: Sequence[Objective], progress: Progress) -> Floats:
-    """Normalised values [n, m] of the chosen completions; scored anew where the reward is not the policy's own."""
-    values = normalised([pair.chosen.scores for pair in test.pairs], scored)
-    own = {objective.name: objective.spec for objective in policy.objectives}
-    changed = [objective for objective in scored if objective.spec != own[objective.name]]
-    if changed:
-        _, fresh = score(test.rows, [pair.chosen.text for pair in test.pairs], changed, progress)
-        for column, objective in enumerate(changed):
-            values[:, list(scored).index(objective)] = fresh[:, column]
-    return values
-
-
-def _limits(answers: Mapping[str, Answers], head: dict[str, Any] | None, bootstrap: Bootstrap) -> list[str]:
-    """Where the limit lies, as far as the conditions run can tell."""
-
-    def gap(far: str, near: str) -> Estimate | None:
-        if far not in answers or near not in answers:
-            return None
-        return bootstrap.mean(answers[far].distance - answers[near].distance)
-
-    gains = {
-        name: Estimate(gain["value"], gain["low"], gain["high"], gain["n"])
-        for name, gain in ((name, each["gain"]) for name, each in (head or {}).items() if "gain" in each)
-    }
-    return find_limits(gap("none", "oracle"), gap("sensed", "oracle"), gains)
-
-
-def _accuracy(
-    policy: Any, test: TestSet, bootstrap: Bootstrap, settings: Settings, progress: Progress
-) -> dict[str, Any] | None:
-    """Control accuracy; None for a policy that takes no profile."""
-    if not policy.has_head:
-        return None
-    names = [objective.name for objective in policy.objectives]
-    return control_accuracy(policy, test.pairs, names, bootstrap, seed=settings.seed, progress=progress)

@@ -1,4 +1,4 @@
-"""The output folder: metrics.json, answers.jsonl, report.html, front.png, whole or not at all; and a short summary."""
+"""The output folder: metrics.json, answers.jsonl, report.html, front.png and a card a policy, whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from paretune.evaluation.charts import interval
+from paretune.evaluation.card import card_names, render_card
+from paretune.evaluation.charts import interval, number
 from paretune.evaluation.conditions import clean
 from paretune.evaluation.report import render
 from paretune.evaluation.result import Evaluated, Settings
@@ -48,6 +49,13 @@ def command(folders: Sequence[Path], data: Path | str, out: Path | str, settings
         "--seed",
         str(settings.seed),
     ]
+    told = settings.to_dict()
+    for flag, key in (("--weights", "weights"), ("--profile", "profiles"), ("--judge-with", "judge_with")):
+        for item in told[key] or ():
+            words += [flag, item]
+    words += ["--reference", ",".join(told["reference"])] if told["reference"] else []
+    words += ["--with-base"] if settings.include_base else []
+    words += ["--card"] if settings.card else []
     words += ["--allow-overlap"] if settings.allow_overlap else []
     return shlex.join(words)
 
@@ -58,6 +66,10 @@ def _records(done: Mapping[str, Evaluated]) -> Iterator[dict[str, Any]]:
         for condition, answers in each.answers.items():
             for i in range(len(each.test.pairs)):
                 yield {"policy": name, "condition": condition, **_record(each, answers.scored, i, i)}
+        for point in each.further_points:
+            asked = {"point": point.ask.name, point.ask.kind: point.ask.asked}
+            for i in range(len(each.test.pairs)):
+                yield {"policy": name, "condition": "sweep", **asked, **_record(each, point.scored, i, i)}
         for step in each.steps:
             for position, i in enumerate(each.swept):
                 pin = {step.objective: step.requested}
@@ -81,34 +93,67 @@ def _record(each: Evaluated, scored: Scored, position: int, i: int) -> dict[str,
         "values": values,
         "tokens": generation.tokens,
         "finished": generation.finished,
+        # by a policy of several adapters: by `nearest` they are not those asked for
+        **({"answered_weights": generation.weights} if generation.weights is not None else {}),
     }
 
 
-def write(metrics: dict[str, Any], done: Mapping[str, Evaluated], out: Path | str, overwrite: bool) -> None:
-    """The folder, whole or not at all."""
+def write(metrics: dict[str, Any], done: Mapping[str, Evaluated], out: Path | str, overwrite: bool) -> dict[str, str]:
+    """The folder, whole or not at all; returns the text of each policy's card."""
     json.dumps(metrics, allow_nan=False)  # NaN is refused before anything is written
     samples = {name: samples_of(each, SAMPLES) for name, each in done.items()}
+    cards = {name: render_card(name, metrics) for name in done}
     with atomic_folder(out, overwrite=overwrite) as work:
         write_json(work / "metrics.json", metrics)
         write_jsonl(work / "answers.jsonl", _records(done))
         write_text(work / "report.html", render(metrics, samples))
+        for name, file in card_names(list(done)).items():
+            write_text(work / file, cards[name])
         _plot(metrics, work / "front.png")
+    return cards
 
 
 def _plot(metrics: Mapping[str, Any], path: Path) -> None:
-    """front.png: every policy's conditions, or why there is nothing to draw."""
-    fronts = {name: each["front"] for name, each in metrics["policies"].items()}
-    names = next((front["objectives"] for front in fronts.values() if front and front["points"]), None)
-    points, labels = [], []
-    for policy, front in fronts.items():
-        if front and front["objectives"] == names:
-            for point in front["points"]:
-                points.append([point["values"][name] for name in names])
-                labels.append(point["name"] if len(fronts) == 1 else f"{policy}: {point['name']}")
-    if not points or names is None:
+    """front.png: all points of a comparison, else the policy's conditions and sweep, or why nothing is drawn."""
+    if metrics["comparison"]:
+        front = metrics["comparison"]["front"]
+        points = [(point["values"], _label(point)) for point in front["points"]]
+    else:
+        (own,) = metrics["policies"].values()
+        front = own["front"]
+        points = [(point["values"], point["name"]) for point in (front or {"points": ()})["points"]]
+        if own["sweep"] and own["front_set"]:
+            points += [
+                (point["values"], point["name"]) for point in own["front_set"]["points"] if point["kind"] != "natural"
+            ]
+    if not points:
         plot_message("No objective could be scored on the answers, so there is no front.", path)
         return
-    plot_points(np.array(points), path, names=names, labels=labels, title="Mean normalised scores")
+    names = front["objectives"]
+    values = np.array([[point[name] for name in names] for point, _ in points])
+    plot_points(values, path, names=names, labels=[label for _, label in points], title="Mean normalised scores")
+
+
+def _label(point: Mapping[str, Any]) -> str:
+    """A natural point's policy; a sweep's point is named on the front only, or nothing could be read."""
+    if point["kind"] == "natural":
+        return str(point["policy"])
+    return f"{point['policy']}: {point['name']}" if point["on_front"] else ""
+
+
+HEADER = ("policy", "answers", "multi win", "joint win", "hypervolume", "distance", "words", "train s", "models")
+"""The table of methods' columns."""
+
+
+def methods_table(metrics: Mapping[str, Any]) -> list[list[Any]]:
+    """The policies of a comparison a line each, under `HEADER`; None where there is no value."""
+    rows = []
+    for name, own in metrics["comparison"]["policies"].items():
+        cost = metrics["policies"][name]["cost"]
+        figures = [own[key]["value"] for key in ("hypervolume", "distance", "words")]
+        row = [name, own["condition"], own["multi_win"]["value"], own["joint"]["win"]["value"], *figures]
+        rows.append([*row, cost["train_seconds"], cost["models_at_inference"]])
+    return rows
 
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
@@ -136,4 +181,23 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
             )
         if own["control_accuracy"]:
             lines.append(f"  control accuracy {interval(own['control_accuracy'], 2)} (0.5 is none)")
-    return lines
+        for point in own["sweep"]:
+            lines.append(f"  asked for {point['name']}: multi win {interval(point['multi_win'], 2)}")
+        if own["sweep"] and own["front_set"]:
+            lines.append(f"  hypervolume of the sweep {interval(own['front_set']['hypervolume'])}")
+        lines += [f"  {each['claim']}" for each in own["held_out"] or ()]
+    return lines + (_compared(metrics) if metrics["comparison"] else [])
+
+
+def _compared(metrics: Mapping[str, Any]) -> list[str]:
+    """The table of methods, and what it shows."""
+    compared = metrics["comparison"]
+    lines = [f"Compared on {compared['prompts']} common prompts:"]
+    for row in methods_table(metrics):
+        cells = [f"{key} {_cell(value)}" for key, value in zip(HEADER[1:], row[1:], strict=True)]
+        lines.append(f"  {row[0]}: {', '.join(cells)}")
+    return lines + [f"  {each}" for each in (*compared["claims"], *compared["notes"])]
+
+
+def _cell(value: Any) -> str:
+    return number(value) if value is None or isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ prompts it was trained on (their keys); near-duplicates need their texts, which 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,13 @@ def unseen(
     *,
     allow_overlap: bool,
     notes: list[str],
+    others: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[list[Row], dict[str, int]]:
     """Rows whose prompts were not trained on, each prompt once; with the counts of what was dropped.
 
-    `training`: rows of the training data, None where it cannot be read. Raises `InputError` when prompts coincide with
-    training prompts although `source` should hold none, unless `allow_overlap`: then those rows are dropped.
+    `training`: rows of the training data, None where it cannot be read. `others`: the keys of the prompts that the
+    policies compared with were trained on. Raises `InputError` when prompts coincide with training prompts although
+    `source` should hold none, unless `allow_overlap`: then those rows are dropped.
     """
     known = policy.metadata.get("train_prompts")
     if known is None:
@@ -91,7 +93,42 @@ def unseen(
         )
     left_out = {id(row) for row in near}
     counts = {"dropped_trained_on": len(equal), "dropped_near_trained_on": len(near), "dropped_duplicates": twice}
-    return [row for row in fresh if id(row) not in left_out], counts
+    kept = [row for row in fresh if id(row) not in left_out]
+    if others is None:
+        return kept, counts
+    foreign = {id(row) for row in _foreign(kept, others, source, allow_overlap=allow_overlap, notes=notes)}
+    return [row for row in kept if id(row) not in foreign], counts | {"dropped_trained_on_by_others": len(foreign)}
+
+
+def _foreign(
+    rows: Sequence[Row],
+    others: Mapping[str, Collection[str]],
+    source: Source,
+    *,
+    allow_overlap: bool,
+    notes: list[str],
+) -> list[Row]:
+    """Rows whose prompts another policy of the comparison was trained on: they would flatter that one.
+
+    Near-duplicates are looked for in each policy's own test set, and only prompts of all test sets are compared.
+    """
+    keys = [prompt_key(row.prompt) for row in rows]
+    counts = {name: sum(key in trained for key in keys) for name, trained in others.items()}
+    counts = {name: count for name, count in counts.items() if count}
+    if not counts:
+        return []
+    said = ", ".join(f"'{name}' on {count}" for name, count in counts.items())
+    found = [row for row, key in zip(rows, keys, strict=True) if any(key in trained for trained in others.values())]
+    if not source.leaves_out and not allow_overlap:
+        named = ", ".join(f"'{row.id}'" for row in found[:NAMED]) + (", ..." if len(found) > NAMED else "")
+        raise InputError(
+            f"policies compared were trained on prompts of the {len(rows)} test rows: {said} ({named}). Compare on "
+            "prompts that none of them was trained on: another file, --split all where they were trained on this one, "
+            "or pass --allow-overlap (allow_overlap=True) to leave these rows out",
+            file=source.path,
+        )
+    notes.append(f"{len(found)} rows were dropped because policies compared with were trained on them: {said}.")
+    return found
 
 
 def _near(

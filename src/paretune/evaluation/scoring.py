@@ -43,6 +43,7 @@ def choose_objectives(
     (unless a model would have to be loaded for it) a reward that cannot be built.
     """
     from paretune.rewards import can_score_new
+    from paretune.rewards.measure import check_reward
 
     known = {objective.name: objective for objective in fitted}
     picked = dict(known)
@@ -57,20 +58,9 @@ def choose_objectives(
         elif not can_score_new(picked[name]):
             unscored[name] = f"{picked[name].spec} holds stored scores and cannot score a new answer"
         else:
-            _check_reward(picked[name])
+            check_reward(picked[name])
             scored.append(picked[name])
     return scored, unscored
-
-
-def _check_reward(objective: Objective) -> None:
-    from paretune.rewards import build_reward
-    from paretune.rewards.measure import holds_model
-    from paretune.rewards.spec import kind_of, runs_parallel
-
-    kind, rest = kind_of(objective)
-    kind.check(rest)
-    if not holds_model(objective) or not runs_parallel(objective):  # what must live in one process is a service
-        build_reward(objective)
 
 
 def _picked(item: str | Objective, known: dict[str, Objective]) -> tuple[str, Objective]:
@@ -92,27 +82,39 @@ def columns_of(rows: Sequence[Row]) -> Columns:
     return {"id": [row.id for row in rows]} | {name: [row.extra.get(name) for row in rows] for name in names}
 
 
-def measure(
-    rows: Sequence[Row], generations: Sequence[Any], objectives: Sequence[Objective], progress: Progress
-) -> Scored:
-    """Score the generations' texts, one for each row's prompt."""
-    texts = [clean(generation.text) for generation in generations]
-    raw, values = score(rows, texts, objectives, progress)
-    return Scored(list(generations), texts, raw, values)
+def measure_all(
+    rows: Sequence[Row], batches: Sequence[Sequence[Any]], objectives: Sequence[Objective], progress: Progress
+) -> list[Scored]:
+    """Score the texts of several sets of generations, each with one for each row's prompt: rewards are built once."""
+    texts = [[clean(generation.text) for generation in batch] for batch in batches]
+    flat = [text for own in texts for text in own]
+    raw, values = score([*rows] * len(batches), flat, objectives, progress)
+    n = len(rows)
+    return [
+        Scored(list(batch), own, raw[i * n : (i + 1) * n], values[i * n : (i + 1) * n])
+        for i, (batch, own) in enumerate(zip(batches, texts, strict=True))
+    ]
 
 
 def score(
     rows: Sequence[Row], texts: Sequence[str], objectives: Sequence[Objective], progress: Progress
 ) -> tuple[RawScores, Floats]:
     """Raw scores and normalised values [n, m] of texts; a score that is missing or not finite becomes None and NaN."""
+    raw = score_raw(rows, texts, objectives, progress)
+    return raw, normalised(raw, objectives)
+
+
+def score_raw(
+    rows: Sequence[Row], texts: Sequence[str], objectives: Sequence[Objective], progress: Progress
+) -> RawScores:
+    """Raw scores of texts, one for each row's prompt."""
     from paretune.rewards import score_texts
 
-    if not objectives:
-        return [{} for _ in texts], np.full((len(texts), 0), np.nan)
+    if not objectives or not texts:
+        return [{} for _ in texts]
     prompts = [row.prompt for row in rows]
     found = score_texts(prompts, list(texts), list(objectives), columns=columns_of(rows), progress=progress)
-    raw: RawScores = [{each.name: finite(scores.get(each.name)) for each in objectives} for scores in found]
-    return raw, normalised(raw, objectives)
+    return [{each.name: finite(scores.get(each.name)) for each in objectives} for scores in found]
 
 
 def finite(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What each condition's answers amount to: distances, scores, lengths, echoes, cost, and the conditions' front."""
+"""What each condition's answers amount to: distances, scores, lengths, echoes and cost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paretune.bootstrap import Bootstrap, Estimate, Floats, undefined
+from paretune.bootstrap import Bootstrap, Estimate, Floats
 from paretune.evaluation.scoring import Scored, distances
-from paretune.pareto import hypervolume, non_dominated
 from paretune.profile import Profile
 
 RIVALS_AND_ORACLE = ("oracle", "shuffled", "mean", "ones", "none")
@@ -64,41 +63,6 @@ def differences(answers: Mapping[str, Answers], bootstrap: Bootstrap) -> dict[st
         return {}
     own = answers["sensed"].distance
     return {name: bootstrap.mean(answers[name].distance - own) for name in RIVALS_AND_ORACLE if name in answers}
-
-
-def front_of(values: Mapping[str, Floats], names: Sequence[str], bootstrap: Bootstrap) -> dict[str, Any] | None:
-    """The front of mean scores: one point a key, its [n, m] values over the same n prompts; None without objectives.
-
-    The reference point is 0 in every objective, the worst end of the normalised scale; the hypervolume's interval
-    resamples prompts. Prompts on which some score is missing count for no point.
-    """
-    if not names or not values:
-        return None
-    stack = np.stack(list(values.values()))  # [points, n, m]
-    known = np.isfinite(stack).all(axis=(0, 2))
-    reference = np.zeros(len(names))
-    out: dict[str, Any] = {
-        "objectives": list(names),
-        "reference": dict.fromkeys(names, 0.0),
-        "reference_rule": "0 in every objective, the worst end of the normalised scale",
-        "prompts": int(known.sum()),
-        "points": [],
-    }
-    if not known.any():
-        return out | {"hypervolume": undefined("no prompt has every score under every condition").to_dict()}
-    complete = stack[:, known]
-    means = complete.mean(axis=1)
-
-    def volumes(weights: Floats) -> Floats:
-        resampled = np.einsum("bn,pnm->bpm", weights, complete) / weights.sum(axis=1)[:, None, None]
-        return np.array([hypervolume(points, reference) for points in resampled])
-
-    mask = non_dominated(means)
-    out["points"] = [
-        {"name": name, "values": dict(zip(names, map(float, point), strict=True)), "on_front": bool(kept)}
-        for name, point, kept in zip(values, means, mask, strict=True)
-    ]
-    return out | {"hypervolume": bootstrap.estimate(volumes, int(known.sum())).to_dict()}
 
 
 def distances_of(scored: Scored, targets: Floats, seconds: float) -> Answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,15 @@ def load_test_set(
     room: int | None = None,
     seed: int = 0,
     allow_overlap: bool = False,
+    others: Mapping[str, Collection[str]] | None = None,
 ) -> TestSet:
     """Choose, clean and pair the test prompts of `rows` (read from `data`) for one policy.
 
     If `data` is the file the policy was trained on, the part `split` of its stored split is taken, else all rows.
     Duplicates and prompts that do not fit the model are dropped and counted; prompts used in training, or nearly so,
-    are an error unless `allow_overlap`, which drops them too (`paretune.evaluation.overlap`). Raises `InputError` also
-    when fewer than two prompts are left.
+    are an error unless `allow_overlap`, which drops them too (`paretune.evaluation.overlap`), and so are those that the
+    policies compared with were trained on (`others`: keys of prompts by policy). Raises `InputError` also when fewer
+    than two prompts are left.
     """
     if split not in SPLITS:
         hint = " Prompts used in training cannot test a policy." if split == "train" else ""
@@ -78,7 +80,7 @@ def load_test_set(
     training = _training_rows(rows, stored, same)
     cut = stored.get("split") or {}
     where = Source(data, same, changed, leaves_out=same and (split == "all" or not cut), split=cut)
-    fresh, dropped = unseen(policy, part, training, where, allow_overlap=allow_overlap, notes=notes)
+    fresh, dropped = unseen(policy, part, training, where, allow_overlap=allow_overlap, notes=notes, others=others)
     pairs, report = build_pairs(fresh, policy.objectives, **_rule(stored))
     fitting = [pair for pair in pairs if _fits(policy, pair, room or DEFAULT_ROOM)]
     if len(fitting) < 2:
@@ -166,7 +168,7 @@ def _too_few(
     data: Path | str, source: str, left: int, part: Sequence[Row], dropped: dict[str, int], report: Any, long: int
 ) -> str:
     scored = any(row.completions for row in part)
-    trained = dropped["dropped_trained_on"] + dropped["dropped_near_trained_on"]
+    trained = sum(count for cause, count in dropped.items() if "trained_on" in cause)
     cause = (
         f"of {len(part)} rows ({source}) {report.too_few} lack two completions scored for the policy's objectives, "
         f"{report.ties} are ties, {trained} were trained on, {dropped['dropped_duplicates']} are duplicates, "

@@ -50,7 +50,7 @@ def decide(
 ) -> Verdict:
     """The verdict from the paired differences (other minus sensed, positive = sensed is closer) of each rival run."""
     if not has_head:
-        text = "It was run without a profile only; its answers can be compared with another policy's."
+        text = "Its answers, guided by no sensed profile, can be compared with another policy's."
         return Verdict(None, "This policy has no sensing head, so there is nothing to judge about sensing.", text)
     if not scored:
         text = "None of its objectives can score a new answer here, so no answer's distance to the target is known."

@@ -1,7 +1,8 @@
 """Win, tie and loss of answers against the chosen completion: per objective, and jointly.
 
 Values are normalised (1 is the wanted end). A difference within `MARGIN` is a tie. Jointly a win is at least as good in
-all objectives and better in one, a tie is a tie in all, the rest are losses.
+all objectives and better in one, a tie is a tie in all, the rest are losses. The multi-objective win rate is the mean
+over objectives of wins and half the ties; `win_only` counts wins alone, as the SGA paper does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paretune.bootstrap import Bootstrap, Floats
+from paretune.evaluation.scoring import row_mean
 
 MARGIN = 0.01
 
@@ -47,3 +49,10 @@ def win_rates(
     results = outcomes(answers, chosen, margin)
     each = {name: shares(results[:, column], bootstrap) for column, name in enumerate(names)}
     return {"objectives": each, "joint": shares(joint_outcomes(results), bootstrap)}
+
+
+def per_prompt_wins(answers: Floats, chosen: Floats, margin: float = MARGIN, *, ties: float = 0.5) -> Floats:
+    """Mean over objectives of wins and `ties` of the ties [n]; values [n, m], missing ones left out, NaN if all are."""
+    results = outcomes(answers, chosen, margin)
+    worth = np.where(results > 0, 1.0, np.where(results == 0, ties, 0.0))
+    return row_mean(np.where(np.isfinite(results), worth, np.nan))

@@ -15,7 +15,7 @@ help:  ## what there is
 
 setup: $(STAMP)  ## a .venv with the locked dependencies
 
-$(STAMP): requirements.lock requirements-demo.lock pyproject.toml
+$(STAMP): requirements.lock requirements-demo.lock requirements-lm-eval.lock pyproject.toml
 	@python=""; \
 	for name in python3.13 python3.12 python3.11 python3 python; do \
 	  if "$$name" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python="$$name"; break; fi; \
@@ -24,7 +24,7 @@ $(STAMP): requirements.lock requirements-demo.lock pyproject.toml
 	if [ ! -x $(BIN)/python ]; then echo "Making $(VENV) with $$("$$python" --version)"; "$$python" -m venv $(VENV); fi
 	@echo "Installing the locked dependencies into $(VENV) (minutes, once)"
 	$(BIN)/python -m pip install --quiet -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements-demo.lock
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-demo.lock -r requirements-lm-eval.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 

@@ -16,6 +16,8 @@ from paretune.policy.head import HeadConfig
 from paretune.training import TrainConfig, resolve
 
 SHARED = {
+    "max_steps": "1",
+    "max_tokens": "1",
     "seed": "1",
     "epochs": "2",
     "batch_size": "5",
@@ -85,6 +87,8 @@ ELSEWHERE = {
     "micro_tokens": "changes the passes, by design no number beyond rounding",
     "gradient_checkpointing": "changes the memory, by design no number",
     "near_duplicates": "changes the split where there are near-duplicates (tests/methods/test_prepare.py)",
+    "save_every": "says when checkpoints are saved (tests/methods/test_resume.py)",
+    "keep": "says how many checkpoints are kept (tests/methods/test_resume.py)",
 }
 
 
@@ -117,7 +121,7 @@ def test_the_lists_are_complete():
     known = {each.name for each in dataclasses.fields(SgaConfig)} - {"head"}
     known |= {f"head.{each.name}" for each in dataclasses.fields(HeadConfig)}
     assert SHARED.keys() | SENSING.keys() | WITH.keys() | ELSEWHERE.keys() == known
-    elsewhere = {"lr_head", "scale", "micro_tokens", "gradient_checkpointing", "near_duplicates", "pair_weights"}
+    elsewhere = {"lr_head", "scale", "pair_weights"} | (ELSEWHERE.keys() - {"snap"})
     assert SHARED.keys() | elsewhere == shared
     for method, own in (("dpo", {"beta", "reference_free"}), ("sft", set())):
         assert {each.name for each in dataclasses.fields(METHODS[method].config)} - shared == own

@@ -168,7 +168,7 @@ import sys
 from paretune.methods import train
 train("sga", sys.argv[1], sys.argv[2], sys.argv[3], settings=sys.argv[4:])
 """
-TIMED = {"seconds", "tokens_per_second", "peak_memory"}
+TIMED = {"seconds", "tokens_per_second", "peak_memory_mib"}
 """Figures of a run that are of its machine and hour."""
 
 
@@ -284,14 +284,14 @@ def test_what_cannot_be_trained_leaves_nothing(quick, tmp_path, settings, messag
     assert names(tmp_path) == []
 
 
-def test_an_interrupt_leaves_nothing(quick, tmp_path, monkeypatch):
+def test_an_interrupt_leaves_only_checkpoints(quick, tmp_path, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["paretune.methods.setup"], "validate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         quick()
-    assert names(tmp_path) == []
+    assert names(tmp_path) == [".policy.checkpoints"]
 
 
 def test_a_poisoned_base_model_stops_before_the_first_step(quick, tmp_path, tiny_llama):

@@ -157,6 +157,29 @@ def test_every_row_is_seen_once_an_epoch_and_every_step_is_logged(tiny_llama, ma
     assert [each["lr"] for each in lines] == pytest.approx([1e-2 * learning_rate(config(), i, 6) for i in range(6)])
 
 
+def test_max_steps_and_max_tokens_end_training_and_its_schedule(tiny_llama, make_module, tmp_path):
+    def ended(**limits):
+        learner, journal = Likelihood([row(i) for i in range(10)]), Journal(tmp_path / "t" / "train.jsonl")
+        final = run(make_module(tiny_llama), learner, config(epochs=3, **limits), pad_id=0, journal=journal)
+        journal.close()
+        lines = records(tmp_path / "t" / "train.jsonl")
+        assert final["steps"] == len(lines)
+        assert [each["lr"] for each in lines] == pytest.approx(
+            [1e-2 * learning_rate(config(), i, len(lines)) for i in range(len(lines))]
+        )
+        return len(lines), final["tokens"]
+
+    # a row has 9 tokens, an epoch batches of 4, 4 and 2
+    assert ended() == (9, 270)
+    assert ended(max_steps=4) == (4, 36 + 36 + 18 + 36)
+    assert ended(max_steps=100) == (9, 270)
+    assert ended(max_tokens=1) == (1, 36)
+    assert ended(max_tokens=36) == (1, 36)
+    assert ended(max_tokens=37) == (2, 72)
+    assert ended(max_tokens=200, max_steps=5) == (5, 162)
+    assert ended(max_tokens=10**6) == (9, 270)
+
+
 def test_the_head_may_learn_at_a_rate_of_its_own(tiny_llama, make_module, tmp_path):
     def moved(**values):
         module = make_module(tiny_llama)

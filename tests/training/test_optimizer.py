@@ -97,3 +97,32 @@ def test_adapter_and_head_are_all_that_is_stepped(tiny_llama, make_module):
     assert stepped == {id(each) for each in module.parameters() if each.requires_grad}
     assert all(each.dtype == torch.bfloat16 for name, each in module.peft.named_parameters() if "lora" in name)
     assert all(each.dtype == torch.float32 for each in module.head.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_it_remembers_goes_from_one_to_another(dtype):
+    def steps(optimizer, parameters, which):
+        for step in which:
+            for at, each in enumerate(parameters[:2]):  # the third never has a gradient
+                each.grad = torch.sin(each.detach().float() * (step + at + 1)).to(dtype)
+            optimizer.step(0.5)
+
+    def fresh():
+        parameters = [nn.Parameter(torch.linspace(-1, 1, 5).to(dtype)) for _ in range(3)]
+        groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 1e-3}]
+        return MasterAdamW(groups, betas=(0.9, 0.99), weight_decay=0.1), parameters
+
+    (whole, wanted), (half, before), (other, after) = fresh(), fresh(), fresh()
+    steps(whole, wanted, range(6))
+    steps(half, before, range(3))
+    saved = {name: each.clone() for name, each in half.state().items()}
+    moments = {f"{at}.{key}" for at in (0, 1) for key in ("exp_avg", "exp_avg_sq", "step")}
+    assert saved.keys() == moments | ({"0.master", "1.master", "2.master"} if dtype == torch.bfloat16 else set())
+    with torch.no_grad():
+        for one, two in zip(after, before, strict=True):
+            one.copy_(two)
+    other.restore(saved)
+    steps(other, after, range(3, 6))
+    assert all(torch.equal(one, two) for one, two in zip(after, wanted, strict=True))
+    steps(half, before, range(3, 6))  # and what was given away is a copy
+    assert all(torch.equal(each, saved[name]) == (name == "2.master") for name, each in half.state().items())

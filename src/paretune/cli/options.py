@@ -9,6 +9,9 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Discard the checkpoints of a training that was killed, and begin anew.")
+]
 SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Drop and count rows that cannot be read.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 

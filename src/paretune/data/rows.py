@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,3 +73,11 @@ def prompt_key(messages: Sequence[Mapping[str, str]]) -> str:
     """A short stable key of a prompt, by which splits are made and leakage is found."""
     text = json.dumps([dict(message) for message in messages], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def rows_digest(rows: Iterable[Row]) -> str:
+    """SHA-256 of rows and all they hold, in hexadecimal: equal for equal rows in the same order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row.to_dict(), sort_keys=True, default=str).encode("utf-8") + b"\n")
+    return digest.hexdigest()

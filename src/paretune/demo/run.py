@@ -115,6 +115,7 @@ def run(out: Path | str, *, fast: bool = False, seed: int = 0, progress: Progres
         out / "policy",
         settings=(*(FAST_SETTINGS if fast else SETTINGS), f"seed={seed}"),
         overwrite=True,
+        restart=True,  # what was broken off here may have been a demo with other settings
         progress=progress,
     )
     metrics = evaluate(

@@ -22,19 +22,9 @@ import torch
 
 from paretune.errors import InputError
 from paretune.files import atomic_folder, write_json, write_text
+from paretune.policy.adapters import adapter_fingerprint, attach_adapter, check_finite, save_adapter
 from paretune.policy.backbone import hidden_size
-from paretune.policy.folder import (
-    adapter_fingerprint,
-    attach_adapter,
-    check_finite,
-    disk_errors,
-    load_base,
-    load_tokenizer,
-    save_adapter,
-    save_tensors,
-    told_as,
-    versions,
-)
+from paretune.policy.folder import disk_errors, load_base, load_tokenizer, save_tensors, told_as, versions
 from paretune.policy.renderer import Renderer
 from paretune.policy.seal import check_seal, seal
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
@@ -87,7 +77,7 @@ def _description(model: RewardModel, outputs: list[Any], folder: Path) -> dict[s
         "objectives": outputs,
         "head": {"depth": head.depth, "width": head.width, "dropout": head.dropout},
         "tokenizer": tokenizer_fingerprint(model.tokenizer, folder),
-        "adapter_config": adapter_fingerprint(folder),
+        "adapter_config": adapter_fingerprint(folder / "adapter"),
         "versions": versions(),
         **model.metadata,
     }
@@ -119,7 +109,7 @@ def load_reward_model(
         check_vocabulary(renderer, causal, source)
     head = RewardHead(hidden_size(causal), units, levels, shape)
     _fill(head, folder / "head.safetensors", _outputs(objectives, units, levels))
-    peft = attach_adapter(causal, folder, source, described)
+    peft = attach_adapter(causal, folder / "adapter", source, described.get("adapter_config"))
     module = RewardModule(peft, head.to(causal.device)).eval()
     known = {"format", "base_model", "objectives", "head", "tokenizer", "versions", "digest", "adapter_config"}
     metadata = {key: value for key, value in described.items() if key not in known}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +31,7 @@ from paretune.reward_model.module import RewardModule
 from paretune.reward_model.supervision import Supervision, choose_objectives
 from paretune.reward_model.validate import validate
 from paretune.rewards.encoder import locate_model
-from paretune.training import Journal, add_adapter, resolve, run
+from paretune.training import Checkpoints, Journal, add_adapter, identity, resolve, run
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,11 @@ def train_reward_model(
     config: Path | str | None = None,
     settings: Sequence[str] = (),
     overwrite: bool = False,
+    restart: bool = False,
     skip_bad_rows: bool = False,
     seed: int | None = None,
     progress: Progress = NO_PROGRESS,
+    note: Callable[[str], None] | None = None,
 ) -> RewardTrainResult:
     """Train a reward model with an output an objective on the pairs and ratings of rows, and save it to `out`.
 
@@ -73,6 +76,9 @@ def train_reward_model(
     `ratings` or `both`, `preference` names the objective of the labels chosen and rejected. `config` is a YAML file of
     settings (`RewardConfig`), `settings` are `key=value` texts that go before it. Raises `InputError` for what the user
     can mend, and writes nothing then; also while another process trains into the same folder.
+
+    A training that was killed goes on from its last checkpoint when it is called again in the same way, as
+    `paretune.train` does; `restart` discards it. `note` is told in words what a person should know on the way.
     """
     out = check_target_folder(out, overwrite=overwrite)
     given = {"source": source, "preference": preference, "seed": seed}
@@ -82,8 +88,13 @@ def train_reward_model(
     with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"), TemporaryDirectory() as scratch:
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
         prepared = _prepare(data, cfg, objectives, skip_bad_rows=skip_bad_rows)
-        made, metrics = _train(prepared, model, Path(scratch) / "train.jsonl", progress)
-        save_reward_model(made, out, metrics=metrics, overwrite=overwrite, journal=Path(scratch) / "train.jsonl")
+        causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
+        what = identity("reward model", cfg, prepared.everything, prepared.supervision.objectives, causal)
+        kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, note=note)
+        with kept.until_saved(), closing(Journal(Path(scratch) / "train.jsonl")) as journal:
+            made, metrics = _train(prepared, model, causal, tokenizer, journal, kept, progress)
+            journal.close()
+            save_reward_model(made, out, metrics=metrics, overwrite=overwrite, journal=journal.path)
     return RewardTrainResult(
         folder=str(out),
         objectives=made.names,
@@ -108,6 +119,11 @@ class _Prepared:
     split: Split
     supervision: Supervision
 
+    @property
+    def everything(self) -> list[Row]:
+        """The rows of every part."""
+        return [*self.split.train, *self.split.validation, *self.split.test]
+
 
 def _prepare(data: Path | str, config: RewardConfig, objectives: Sequence[str], *, skip_bad_rows: bool) -> _Prepared:
     """Read and split the rows, and settle what is learnt of each objective."""
@@ -123,11 +139,16 @@ def _prepare(data: Path | str, config: RewardConfig, objectives: Sequence[str], 
 
 
 def _train(
-    prepared: _Prepared, model: str, journal_path: Path, progress: Progress
+    prepared: _Prepared,
+    model: str,
+    causal: Any,
+    tokenizer: Any,
+    journal: Journal,
+    checkpoints: Checkpoints,
+    progress: Progress,
 ) -> tuple[RewardModel, dict[str, Any]]:
-    """Load the base model, train, validate; gives the model and what goes into metrics.json."""
+    """Train on the base model, validate; gives the model and what goes into metrics.json."""
     config, split, supervision = prepared.config, prepared.split, prepared.supervision
-    causal, tokenizer = load_backbone(model, dtype=config.dtype)
     renderer = Renderer(tokenizer, [])
     check_vocabulary(renderer, causal, model)
     dropped, longest = Dropped(), min(config.max_length, context_length(causal))
@@ -138,11 +159,15 @@ def _train(
     counts = supervised(train, supervision, prepared.data)
     module = _module(config, causal, supervision, train)
     learner = RewardLearner(train, supervision, module.head, config)
-    journal = Journal(journal_path)
-    try:
-        final = run(module, learner, config, pad_id=tokenizer.pad_token_id, journal=journal, progress=progress)
-    finally:
-        journal.close()
+    final = run(
+        module,
+        learner,
+        config,
+        pad_id=tokenizer.pad_token_id,
+        journal=journal,
+        progress=progress,
+        checkpoints=checkpoints,
+    )
     metadata = {
         "dtype": config.dtype,
         "base_fingerprint": fingerprint(causal),

@@ -1,11 +1,14 @@
 """Training: settings, losses, the module that trains, and the loop every method shares."""
 
+from paretune.training.checkpoint import Checkpoints, identity
 from paretune.training.config import TrainConfig, resolve
-from paretune.training.loop import DivergedError, Item, Journal, Learner, run
-from paretune.training.module import AdapterModule, Outputs, TrainModule, add_adapter, train_on
+from paretune.training.journal import Journal
+from paretune.training.loop import DivergedError, Item, Learner, run
+from paretune.training.module import AdapterModule, Outputs, TrainModule, add_adapter, reopen_adapter
 
 __all__ = [
     "AdapterModule",
+    "Checkpoints",
     "DivergedError",
     "Item",
     "Journal",
@@ -14,7 +17,8 @@ __all__ = [
     "TrainConfig",
     "TrainModule",
     "add_adapter",
+    "identity",
+    "reopen_adapter",
     "resolve",
     "run",
-    "train_on",
 ]

@@ -17,6 +17,9 @@ from typing import Any, Literal, TypeVar
 
 from paretune.errors import InputError, did_you_mean
 
+WORKING = ("save_every", "keep")
+"""Settings of how a training is kept safe, which change nothing of what it makes."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -27,10 +30,19 @@ class TrainConfig:
 
     Of the data: `validation`, `test` and `near_duplicates` as in `paretune.data.split_rows`; `pairs`, `pair_weights`
     and `pair_margin` are rule, weights and margin of `paretune.data.build_pairs`.
+
+    `max_steps`, `max_tokens`: training ends, and its schedule with it, after so many optimizer steps, or with the step
+    that brings the tokens computed to so many (0: after `epochs`, which is the end in any case). A method of several
+    adapters divides them.
+
+    `save_every`: steps between checkpoints (0: one at the end of every epoch); `keep`: how many are kept. They play no
+    part in what comes out (`WORKING`), so a training may go on with others.
     """
 
     seed: int = 0
     epochs: int = 2
+    max_steps: int = 0
+    max_tokens: int = 0
     batch_size: int = 64
     micro_tokens: int = 2048
     max_length: int = 1024
@@ -54,13 +66,16 @@ class TrainConfig:
     pair_weights: dict[str, float] = field(default_factory=dict)
     pair_margin: float = 0.0
     scale: Literal["quantile", "minmax", "zscore", "sigmoid", "fixed"] = "quantile"
+    save_every: int = 50
+    keep: int = 1
 
     def __post_init__(self) -> None:
-        positive = ("epochs", "batch_size", "micro_tokens", "max_length", "lr", "clip", "lora_r", "lora_alpha")
+        positive = ("epochs", "batch_size", "micro_tokens", "max_length", "lr", "clip", "lora_r", "lora_alpha", "keep")
         for name in positive:
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"must be above 0, found {getattr(self, name)}", field=name)
-        for name in ("lr_head", "warmup_steps", "weight_decay", "lora_layers", "pair_margin"):
+        free = ("lr_head", "warmup_steps", "weight_decay", "lora_layers", "pair_margin")
+        for name in (*free, "save_every", "max_steps", "max_tokens"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"must be 0 or more, found {getattr(self, name)}", field=name)
         for name in ("lora_dropout", "validation", "test"):
@@ -80,8 +95,8 @@ class TrainConfig:
             raise InputError("validation and test together leave nothing to train on", field="validation")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return dataclasses.asdict(self)
+        """JSON form, of what plays a part in what comes out."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in WORKING}
 
 
 C = TypeVar("C", bound=TrainConfig)
@@ -208,6 +223,10 @@ def _convert(hint: Any, value: Any, key: str, file: Path | str | None) -> Any:
             raise wrong
         inner_hint = typing.get_args(hint)[1]
         return {str(name): _convert(inner_hint, item, f"{key}.{name}", file) for name, item in value.items()}
+    if origin is list:
+        if not isinstance(value, (list, tuple)):
+            raise wrong
+        return [_convert(typing.get_args(hint)[0], item, key, file) for item in value]
     if origin is tuple:
         inner = typing.get_args(hint)
         if not isinstance(value, (list, tuple)) or len(value) != len(inner):
@@ -231,4 +250,6 @@ def _words(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     if typing.get_origin(hint) is tuple:
         return f"a list of {len(typing.get_args(hint))} numbers"
+    if typing.get_origin(hint) is list:
+        return "a list"
     return names.get(hint, "a mapping of settings")

@@ -1,4 +1,4 @@
-"""The loop every method shares: batches, accumulation, the guard, the log.
+"""The loop every method shares: batches, accumulation, the guard, the log, checkpoints.
 
 A method gives a `Learner`: how an item is packed and what its loss is. The loop draws every order from (seed, epoch),
 groups an effective batch into forward passes by length, divides sums of losses by counts of the whole effective batch
@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import math
 import random
-import time
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from paretune.errors import InputError
-from paretune.files import dump_line
 from paretune.policy.packed import LENGTH_BUCKET, Packed, collate
 from paretune.progress import NO_PROGRESS, Progress
+from paretune.training.checkpoint import Checkpoints
 from paretune.training.config import TrainConfig
+from paretune.training.journal import Journal
 from paretune.training.module import AdapterModule
 from paretune.training.optimizer import optimizer_for
+from paretune.training.resume import Resumable, whole
 
 
 class Item(Protocol):
@@ -42,12 +43,18 @@ class Item(Protocol):
 
 I = TypeVar("I", bound=Item)  # noqa: E741
 
-SHOWN = ("dpo", "likelihood", "contrast", "sense", "pair", "rating")
+SHOWN = ("dpo", "modpo", "likelihood", "contrast", "sense", "pair", "rating")
 """Logged numbers that a progress bar has room for."""
 
 
 class Learner(Protocol[I]):
-    """What a method brings to the loop."""
+    """What a method brings to the loop.
+
+    One with stages may also have `begin_epoch(epoch, module)`, called at the start of every epoch. If what that builds
+    is more than what follows from the epoch's number (a frozen reference, say), `state() -> dict[str, Tensor]` and
+    `restore(state, module)` take it through a checkpoint. A training goes on with `begin_epoch` of the epoch in which
+    the checkpoint was saved, the weights put back, and `restore`.
+    """
 
     needs_reference: bool
 
@@ -73,28 +80,7 @@ class DivergedError(InputError):
     """Training met a number that is not finite; nothing was written."""
 
 
-@dataclass
-class Journal:
-    """train.jsonl: one record a step, flushed as it is written."""
-
-    path: Path
-    records: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("w", encoding="utf-8")
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append a record; numbers are finite by now."""
-        self.records.append(record)
-        self._file.write(dump_line(record) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
+@lru_cache(maxsize=2)
 def order(count: int, seed: int, epoch: int) -> list[int]:
     """A permutation that depends on (seed, epoch) alone."""
     indices = list(range(count))
@@ -124,6 +110,27 @@ def learning_rate(config: TrainConfig, step: int, total: int) -> float:
     return 1 - done if config.schedule == "linear" else 1.0
 
 
+def planned_steps(learner: Learner[I], config: TrainConfig) -> int:
+    """Steps until the first of `epochs`, `max_steps` and `max_tokens` is reached; at least one."""
+    per_epoch = math.ceil(len(learner) / config.batch_size)
+    most = min(per_epoch * config.epochs, config.max_steps or per_epoch * config.epochs)
+    if not config.max_tokens:
+        return most
+    tokens = 0
+    for step in range(most):
+        items = _batch(learner, config, *divmod(step, per_epoch))
+        tokens += sum(each.packed.length for each in items)
+        if tokens >= config.max_tokens:
+            return step + 1
+    return most
+
+
+def _batch(learner: Learner[I], config: TrainConfig, epoch: int, batch: int) -> list[I]:
+    """The items of an epoch's effective batch."""
+    indices = order(len(learner), config.seed, epoch)
+    return [learner.item(i, epoch) for i in indices[batch * config.batch_size : (batch + 1) * config.batch_size]]
+
+
 def run(
     module: AdapterModule,
     learner: Learner[I],
@@ -132,39 +139,57 @@ def run(
     pad_id: int,
     journal: Journal,
     progress: Progress = NO_PROGRESS,
+    checkpoints: Checkpoints | None = None,
+    part: str = "",
 ) -> dict[str, float]:
-    """Train; returns the last logged numbers, steps, tokens and tokens per second."""
+    """Train; returns the last logged numbers, steps, tokens and tokens per second.
+
+    With `checkpoints` it goes on from the newest one, where there is any, and ends as it would have without a break:
+    the same weights and, but for the times, the same journal. `part` names one of several trainings that follow each
+    other (an adapter for each objective, say); each has checkpoints of its own, and a finished one is not trained
+    again.
+    """
+    per_epoch, total = math.ceil(len(learner) / config.batch_size), planned_steps(learner, config)
     optimizer = optimizer_for(module, config)
-    per_epoch = math.ceil(len(learner) / config.batch_size)
-    total, step, tokens = per_epoch * config.epochs, 0, 0
-    start = time.monotonic()
     torch.manual_seed(config.seed)  # dropout; every other draw is keyed
     module.train()
-    record: dict[str, Any] = {}
-    begin = getattr(learner, "begin_epoch", None)  # for learners with stages, and few are
-    with progress("train", total) as task:
-        for epoch in range(config.epochs):
-            if begin is not None:
-                begin(epoch, module)
-            indices = order(len(learner), config.seed, epoch)
-            for at in range(0, len(indices), config.batch_size):
-                items = [learner.item(i, epoch) for i in indices[at : at + config.batch_size]]
-                factor = learning_rate(config, step, total)
-                optimizer.set_factor(factor)
-                logged, used = _accumulate(module, learner, items, config, pad_id)
-                _guard(logged, items)
-                logged["grad_norm"] = optimizer.step(config.clip)
-                _guard(logged, items)
-                step, tokens = step + 1, tokens + used
-                seconds = time.monotonic() - start
-                record = {"step": step, "epoch": epoch, **logged, "lr": config.lr * factor, "tokens": tokens}
-                record["tokens_per_second"] = round(tokens / max(seconds, 1e-9), 2)
-                journal.write(record)
-                task.update(_summary(record))
-                task.advance()
+    own = checkpoints.part(part) if checkpoints is not None else None
+    state = Resumable(module, optimizer, learner, journal, own, steps=total, per_epoch=per_epoch)
+    state.resume()
+    label = {"part": part} if part else {}
+    with progress("train", total) as task, state.interruptible():
+        task.advance(state.step)
+        while state.step < total:
+            epoch, batch = divmod(state.step, per_epoch)
+            if not batch:
+                state.begin_epoch(epoch)
+            record = _step(state, _batch(learner, config, epoch, batch), config, epoch, pad_id, label)
+            task.update(_summary(record))
+            task.advance()
+            state.save_if_due()
     module.eval()
-    last = {key: value for key, value in record.items() if key not in ("step", "epoch", "lr")}
-    return last | {"steps": total, "seconds": round(time.monotonic() - start, 3)}
+    record = next((each for each in reversed(state.records) if "warning" not in each), {})
+    last = {key: value for key, value in record.items() if key not in ("part", "step", "epoch", "lr")}
+    memory = peak_memory_mib(next(module.parameters()).device)
+    return last | {"steps": total, "seconds": round(state.seconds, 3), "peak_memory_mib": memory}
+
+
+def _step(
+    state: Resumable, items: Sequence[I], config: TrainConfig, epoch: int, pad_id: int, label: dict[str, str]
+) -> dict[str, Any]:
+    """One step over an effective batch, logged; gives the record."""
+    factor = learning_rate(config, state.step, state.steps)
+    state.optimizer.set_factor(factor)
+    logged, used = _accumulate(state.module, state.learner, items, config, pad_id)
+    _guard(logged, items)
+    with whole():
+        logged["grad_norm"] = state.optimizer.step(config.clip)
+        _guard(logged, items)
+        state.advance(used)
+        record = {**label, "step": state.step, "epoch": epoch, **logged, "lr": config.lr * factor}
+        record |= {"tokens": state.tokens, "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 2)}
+        state.journal.write(record)
+    return record
 
 
 def _accumulate(
@@ -195,6 +220,18 @@ def _guard(numbers: dict[str, float], items: Sequence[Item]) -> None:
             f"training stopped before the step: {', '.join(bad)} not finite. Rows in the batch: {names}"
             f"{', ...' if len(items) > 8 else ''}. Lower lr, or look at these rows and their scores"
         )
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """MiB that the process has taken at most: of the accelerator, or else resident (where that is known)."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)  # bytes there, KiB elsewhere
 
 
 def _summary(record: dict[str, Any]) -> str:

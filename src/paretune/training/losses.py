@@ -17,6 +17,24 @@ def dpo(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tens
     return -F.logsigmoid(beta * ((chosen - rejected) - (ref_chosen - ref_rejected)))
 
 
+def modpo(
+    chosen: Tensor,
+    rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    margin: Tensor,
+    *,
+    beta: float,
+    weight: float,
+) -> Tensor:
+    """MODPO [P]: -log sigmoid((beta * ((logp_c - logp_r) - (ref_c - ref_r)) - margin) / weight).
+
+    `weight` is the primary objective's, `margin` [P] what the other objectives, weighed, make of the pair. Zhou et al.
+    2024, equation 9; a weight of one and no margin is DPO.
+    """
+    return -F.logsigmoid((beta * ((chosen - rejected) - (ref_chosen - ref_rejected)) - margin) / weight)
+
+
 def contrast(own: Tensor, other: Tensor, *, beta: float) -> Tensor:
     """Profile contrast [P]: -log sigmoid(beta * (log p(y | x, s_y) - log p(y | x, s_y'))).
 

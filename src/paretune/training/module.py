@@ -60,6 +60,8 @@ class TrainModule(AdapterModule):
     ) -> None:
         super().__init__(peft, head, backbone_grad_scale=backbone_grad_scale)
         self.readout_layer = readout_layer
+        self.reference: dict[str, Tensor] | None = None
+        """The adapter that serves as reference, by the names of this module's parameters; None: the base model."""
 
     def forward(self, batch: Batch, *, reference: bool = False) -> Outputs:
         """Log-probabilities of the branches and, but for the reference, predicted profiles, from one pass.
@@ -75,12 +77,24 @@ class TrainModule(AdapterModule):
             readout = out.readout * scale + out.readout.detach() * (1 - scale)
         return Outputs(out.logp, out.length, self.head(readout))
 
+    def freeze_reference(self) -> None:
+        """From now on the reference is the policy as it is (a stage whose reference is the stage before it)."""
+        self.reference = {
+            name: each.detach().clone()
+            for name, each in self.named_parameters()
+            if name.startswith("peft.") and each.requires_grad
+        }
+
     @torch.no_grad()
     def reference_logp(self, batch: Batch) -> Tensor:
-        """Log-probabilities [K] of the frozen base model (adapter off) on the same packed rows."""
+        """Log-probabilities [K] of the reference on the same packed rows: the frozen base model (adapter off), or the
+        frozen adapter, whose tensors stand in for the trained ones for the time of this call."""
         training = self.training
         self.eval()
         try:
+            if self.reference is not None:
+                out = torch.func.functional_call(self, self.reference, (batch,), {"reference": True})
+                return cast(Outputs, out).logp
             with self.peft.disable_adapter():
                 return cast(Outputs, self(batch, reference=True)).logp  # by the call: wrappers such as FSDP hook it
         finally:
@@ -114,7 +128,7 @@ def add_adapter(causal: Any, config: TrainConfig) -> Any:
     return peft
 
 
-def train_on(peft: Any, config: TrainConfig) -> Any:
+def reopen_adapter(peft: Any, config: TrainConfig) -> Any:
     """A loaded policy's adapter made trainable again, as `add_adapter` leaves a fresh one."""
     causal = peft.get_base_model()
     _disable_dropout(causal)
@@ -139,7 +153,7 @@ def _disable_dropout(causal: nn.Module) -> None:
         if isinstance(module, nn.Dropout) and ".lora_dropout." not in name:
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0  # type: ignore[assignment]
+            module.attention_dropout = 0.0
 
 
 def _targets(causal: Any, upper: int) -> str | list[str]:

@@ -8,7 +8,7 @@ keep them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -64,6 +64,30 @@ class MasterAdamW:
         for parameter, master in self.pairs:
             parameter.grad = master.grad = None
         return norm
+
+    def state(self) -> dict[str, Tensor]:
+        """Masters, moments and step counts, by the parameter's place among `pairs`: what the next step depends on.
+
+        A parameter that never had a gradient has none.
+        """
+        out: dict[str, Tensor] = {}
+        for at, (parameter, master) in enumerate(self.pairs):
+            if master is not parameter:
+                out[f"{at}.master"] = master
+            out |= {f"{at}.{key}": value for key, value in self.inner.state.get(master, {}).items()}
+        return out
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave, over the same parameters."""
+        self.inner.state.clear()
+        for name, value in state.items():
+            at, _, key = name.partition(".")
+            master = self.pairs[int(at)][1]
+            if key == "master":
+                master.copy_(value)
+            else:  # torch counts steps on the CPU
+                self.inner.state[master][key] = value.clone() if key == "step" else value.to(master.device, copy=True)
 
 
 def optimizer_for(module: AdapterModule, config: TrainConfig) -> MasterAdamW:

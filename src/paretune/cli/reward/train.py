@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paretune.cli.options import Json, Overwrite, SkipBadRows
-from paretune.cli.output import emit, say, table
+from paretune.cli.options import Json, Overwrite, Restart, SkipBadRows
+from paretune.cli.output import complain, emit, say, table
 from paretune.cli.progress import bars
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="The same seed gives the same model.")] = None,
     skip_bad_rows: SkipBadRows = False,
     overwrite: Overwrite = False,
+    restart: Restart = False,
     as_json: Json = False,
 ) -> None:
     """Train a reward model and save it as one folder.
@@ -64,9 +65,11 @@ def train(
         config=config,
         settings=tuple(settings or ()),
         overwrite=overwrite,
+        restart=restart,
         skip_bad_rows=skip_bad_rows,
         seed=seed,
         progress=bars(),
+        note=lambda text: complain(text, word=""),
     )
     emit(result, as_json, lambda: _show(result))
 

@@ -17,7 +17,7 @@ GROUND = {"bootstrap", "errors", "files", "progress"}
 """What every room may use."""
 FLOORS = [
     *("profile", "data", "rewards", "policy", "training", "reward_model"),
-    *("methods", "evaluation", "demo", "server", "cli"),
+    *("methods", "evaluation", "harness", "demo", "server", "cli"),
 ]
 """From the ground up; a room may skip floors downward, never upward."""
 ABOVE_ALL = {"__init__", "__main__"}
@@ -39,8 +39,8 @@ def may_import(room: str, other: str) -> bool:
         return room in FLOORS and FLOORS.index(room) > 0
     if room == "pareto":
         return other == "profile"
-    if room == "evaluation" and other == "methods":  # a policy is judged by what it does, not by how it was made
-        return False
+    if room in ("evaluation", "harness") and other == "methods":
+        return False  # a policy is judged by what it does, not by how it was made
     return other in FLOORS and FLOORS.index(other) < FLOORS.index(room)
 
 
@@ -84,6 +84,7 @@ def test_imports_run_one_way(path: Path) -> None:
 def test_the_rule_is_strict() -> None:
     assert may_import("policy", "data") and not may_import("data", "policy")
     assert may_import("evaluation", "policy") and not may_import("evaluation", "methods")
+    assert may_import("harness", "policy") and not may_import("harness", "methods")
     assert may_import("pareto", "profile") and not may_import("pareto", "data")
     assert may_import("cli", "methods") and not may_import("methods", "cli")
     assert not may_import("errors", "files") and may_import("files", "errors")

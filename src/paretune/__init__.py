@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from paretune.data import write_rows as write_rows
     from paretune.errors import InputError as InputError
     from paretune.evaluation import evaluate as evaluate
+    from paretune.harness import benchmark as benchmark
     from paretune.methods import train as train
+    from paretune.methods.improve import improve as improve
     from paretune.pareto import front as front
     from paretune.policy import generate as generate
     from paretune.policy import load_policy as load_policy
@@ -32,9 +34,11 @@ _HOMES = {
     "InputError": "paretune.errors",
     "Objective": "paretune.profile",
     "Scale": "paretune.profile",
+    "benchmark": "paretune.harness",
     "evaluate": "paretune.evaluation",
     "front": "paretune.pareto",
     "generate": "paretune.policy",
+    "improve": "paretune.methods.improve",
     "load_policy": "paretune.policy",
     "load_reward_model": "paretune.reward_model",
     "parse_objective": "paretune.rewards",

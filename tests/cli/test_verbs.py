@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,10 +93,13 @@ def test_evaluate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
     assert ([*map(str, spy.arguments[0])], *map(str, spy.arguments[1:])) == (["p", "q"], "d", "o")
     plain = dict(conditions=None, objectives=None, max_prompts=None, max_new_tokens=None, seed=0, overwrite=False)
     plain |= dict(split="test", bootstrap=1000, control_prompts=16, progress=NO_PROGRESS, allow_overlap=False)
+    plain |= dict(weights=None, profiles=None, reference=None, judge_with=None, include_base=False, card=False)
     assert spy.options == plain
     for text in ("Sensing helps.", "It beats the mean.", "The head is the limit.", "sensed", "0.250", "report.html"):
         assert text in done.stdout
     options = "--condition none --objective joy --max-prompts 5 --max-new-tokens 6 --seed 7 --split all --bootstrap 8"
+    compared = "--weights grid --weights joy=1 --profile joy=.5 --reference joy=.1 --judge-with joy=embed:relevance"
+    compared += " --with-base --card"
     done = invoke(
         "evaluate",
         "p",
@@ -109,16 +112,21 @@ def test_evaluate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
         0,
         "--overwrite",
         "--allow-overlap",
+        *compared.split(),
         "--json",
     )
     changed = dict(conditions=["none"], objectives=["joy"], max_prompts=5, max_new_tokens=6, seed=7, overwrite=True)
-    assert spy.options == plain | changed | dict(split="all", bootstrap=8, control_prompts=0, allow_overlap=True)
+    changed |= dict(split="all", bootstrap=8, control_prompts=0, allow_overlap=True, include_base=True, card=True)
+    changed |= dict(weights=["grid", "joy=1"], profiles=["joy=.5"], reference={"joy": 0.1})
+    assert spy.options == plain | changed | dict(judge_with=["joy=embed:relevance"])
     assert json.loads(done.stdout) == EVALUATED
 
 
 def _policy(profiles: list[dict[str, float]], interval: dict[str, tuple[float, float]] | None = None) -> Any:
+    from paretune.policy import Generation
+
     answers = [
-        SimpleNamespace(text=f"answer {at}", profile=own, sensed=own, tokens=2, finished=True, interval=interval)
+        Generation(f"answer {at}", profile=own, sensed=own, tokens=2, finished=True, interval=interval)
         for at, own in enumerate(profiles)
     ]
     names = [SimpleNamespace(name="brevity"), SimpleNamespace(name="joy")]
@@ -174,17 +182,20 @@ def test_generate_passes_every_option(invoke: Any, monkeypatch: pytest.MonkeyPat
     done = invoke("generate", "p", "--prompt", "Hi")
     assert done.stdout == "answer 0\n"
     plain = dict(condition=None, pins=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, batch_size=64)
-    assert policy.generate.options == plain | dict(progress=NO_PROGRESS)
+    plain |= dict(weights=None, progress=NO_PROGRESS)
+    assert policy.generate.options == plain
     options = "--pin joy=0.5 --condition mean --max-new-tokens 3 --temperature 0.5 --top-p 0.9 --seed 4 --batch-size 2"
     done = invoke("generate", "p", "--prompt", "Hi", *options.split(), "--json")
     changed = dict(condition="mean", pins={"joy": 0.5}, max_new_tokens=3, temperature=0.5, top_p=0.9, seed=4)
-    assert policy.generate.options == plain | changed | dict(batch_size=2, progress=NO_PROGRESS)
+    assert policy.generate.options == plain | changed | dict(batch_size=2)
     assert json.loads(done.stdout)["answers"][0]["text"] == "answer 0"
+    invoke("generate", "p", "--prompt", "Hi", "--weights", "joy=.7,brevity=.3")
+    assert policy.generate.options == plain | dict(weights={"brevity": 0.3, "joy": 0.7})
 
 
 def test_answers_cannot_steer_the_terminal(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _policy([{"brevity": 0.5, "joy": 1.0}])
-    policy.generate.result[0].text = "a\x1b[31mb"
+    policy.generate.result = [replace(policy.generate.result[0], text="a\x1b[31mb")]
     _lies_in_a_folder(monkeypatch, policy)
     assert "\x1b" not in invoke("generate", "p", "--prompt", "Hi").stdout
 

@@ -13,6 +13,7 @@ import torch
 from paretune.data import build_pairs, fit_objectives, read_rows
 from paretune.methods import get_method, train
 from paretune.methods.examples import Dropped, Example, encode
+from paretune.methods.prepare import in_method_terms, renderer_settings
 from paretune.methods.sensing import target_matrix
 from paretune.policy import Renderer
 from paretune.policy.backbone import hidden_size, load_backbone
@@ -113,12 +114,12 @@ def bench(scored_rows: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., B
         objectives = fit_objectives(rows, objectives)
         causal, tokenizer = load_backbone(str(model), dtype="float64")
         base, _ = load_backbone(str(model), dtype="float64")
-        style = {"style": config.style, "snap": config.snap} if how.conditions else {}
-        renderer = Renderer(tokenizer, objectives, **style)
+        renderer = Renderer(tokenizer, objectives, **renderer_settings(config, rows, objectives))
         pairs = build_pairs(rows[8 : 8 + count], objectives)[0]  # both kinds of prompt
         readout = config.head.readout if how.senses else "last"
         examples = encode(pairs, renderer, max_length=250, readout=readout, dropped=Dropped())
         assert len(examples) == count
+        in_method_terms(examples, config)
         peft = add_adapter(exact(causal), config)
         torch.manual_seed(1)
         with torch.no_grad():

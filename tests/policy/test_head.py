@@ -112,7 +112,7 @@ def test_config_goes_through_json_and_refuses_the_unknown():
     old = {"width": 512, "depth": 2, "dropout": 0.2, "input_norm": True}  # as the first versions saved it
     assert HeadConfig.from_dict(old) == HeadConfig(width=512, depth=2, dropout=0.2, input_norm=True)
     with pytest.raises(
-        InputError, match=r"one of regression, binned, gaussian, not 'gausian'\. Did you mean 'gaussian'"
+        InputError, match=r"one of regression, binned, gaussian, simplex, not 'gausian'\. Did you mean 'gaussian'"
     ):
         HeadConfig(kind="gausian")
     for bad in ({"bins": 1}, {"hidden_dropout": 1.0}, {"width": 0}, {"depth": -1}, {"dropout": 1.0}, {"dropout": -0.1}):

@@ -57,7 +57,43 @@ def test_instructions_says_each_objectives_phrase_and_a_generic_one_without(tiny
     assert renderer.profile_text({"brevity": 0.5}) == ""  # an empty phrase says nothing, not even a newline
 
 
-@pytest.mark.parametrize("style", ["scores", "levels", "instructions"])
+def test_ric_writes_z_scores_to_one_decimal_by_the_objectives_place(tiny_llama, objectives):
+    names = [each.name for each in objectives]
+    scales = {"centre": dict.fromkeys(names, 0.5), "spread": dict(zip(names, (0.25, 0.1, 0.5), strict=True))}
+    renderer = rendered(tiny_llama, objectives, style="ric", **scales)
+    assert renderer.profile_text({"brevity": 1.0, "cheer": 0.27, "rude_words": 0.48}) == (
+        "\n<rm1_score> 2.0 <rm2_score> -2.3 <rm3_score> 0.0"
+    )
+    assert renderer.profile_text({"rude_words": 0.0}) == "\n<rm3_score> -1.0"
+    assert renderer.to_dict() == {"style": "ric", "snap": "none", **scales}
+    assert rendered(tiny_llama, objectives).to_dict() == {"style": "scores", "snap": "none"}
+
+
+@pytest.mark.parametrize(("value", "level"), [(0, 1), (0.19, 1), (0.2, 2), (0.5, 3), (0.79, 4), (0.8, 5), (1, 5)])
+def test_cpo_writes_levels_from_1_to_5(tiny_llama, objectives, value, level):
+    renderer = rendered(tiny_llama, objectives, style="cpo")
+    assert renderer.profile_text({"cheer": value, "brevity": 1}) == f"\n<brevity:5> <cheer:{level}>"
+
+
+def test_weights_writes_shares(tiny_llama, objectives):
+    renderer = rendered(tiny_llama, objectives, style="weights")
+    assert renderer.profile_text({"brevity": 0.62, "cheer": 0.38, "rude_words": 0}) == (
+        "\nWhat counts: brevity 62%, cheer 38%, rude_words 0%"
+    )
+    assert renderer.profile_text({"brevity": 0.2, "cheer": 0.6}) == "\nWhat counts: brevity 25%, cheer 75%"
+    assert renderer.profile_text({"brevity": 0.0, "cheer": 0.0}) == "\nWhat counts: brevity 50%, cheer 50%"
+
+
+@pytest.mark.parametrize("style", ["ric", "cpo", "weights"])
+def test_an_answer_that_repeats_the_marks_is_an_echo(tiny_llama, objectives, style):
+    names = [each.name for each in objectives]
+    scales = {"centre": dict.fromkeys(names, 0.5), "spread": dict.fromkeys(names, 0.2)} if style == "ric" else {}
+    renderer = rendered(tiny_llama, objectives, style=style, **scales)
+    assert renderer.echoes(f"Of course.{renderer.profile_text({'cheer': 0.7, 'brevity': 0.3})}")
+    assert not renderer.echoes("Cheer up: 70% of all brevity is wit, and <b>that</b> is 1:0.")
+
+
+@pytest.mark.parametrize("style", ["scores", "levels", "instructions", "cpo", "weights"])
 def test_a_partial_profile_names_what_it_has_in_the_objectives_order(tiny_llama, objectives, style):
     renderer = rendered(tiny_llama, objectives, style=style)
     both = renderer.profile_text({"rude_words": 0.1, "cheer": 0.9})
@@ -71,7 +107,7 @@ def test_two_decimals_are_all_that_is_shown(llama):
     assert llama.suffix(user("a"), {"cheer": 0.123}) == llama.suffix(user("a"), {"cheer": 0.1204})
 
 
-@pytest.mark.parametrize("style", ["scores", "levels", "instructions"])
+@pytest.mark.parametrize("style", ["scores", "levels", "instructions", "cpo", "weights"])
 @pytest.mark.parametrize(
     ("profile", "message"),
     [

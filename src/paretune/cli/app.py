@@ -16,7 +16,22 @@ import typer
 from typer.core import TyperGroup
 
 from paretune import __version__
-from paretune.cli import data, demo, evaluate, front, generate, methods, objectives, reward, sample, score, sense, train
+from paretune.cli import (
+    benchmark,
+    data,
+    demo,
+    evaluate,
+    front,
+    generate,
+    improve,
+    methods,
+    objectives,
+    reward,
+    sample,
+    score,
+    sense,
+    train,
+)
 from paretune.cli.output import complain
 from paretune.errors import InputError
 
@@ -26,6 +41,7 @@ QUIET = {
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
 """Defaults for the libraries below, so that what a verb prints is its own; the user's environment goes first."""
@@ -84,7 +100,22 @@ def root(
     """
 
 
-for verb in (demo, data, sample, score, reward, train, sense, generate, evaluate, front, methods, objectives):
+for verb in (
+    demo,
+    data,
+    sample,
+    score,
+    reward,
+    train,
+    improve,
+    sense,
+    generate,
+    evaluate,
+    benchmark,
+    front,
+    methods,
+    objectives,
+):
     verb.register(app)
 
 

@@ -21,7 +21,7 @@ from paretune.cli.options import (
     Seed,
     TopP,
 )
-from paretune.cli.output import emit, say
+from paretune.cli.output import complain, emit, say
 from paretune.cli.progress import bars
 
 
@@ -52,7 +52,19 @@ def generate(
     max_new_tokens: MaxNewTokens = 128,
     seed: Seed = 0,
     batch_size: BatchSize = 64,
-    out: Annotated[Path | None, typer.Option("--out", help="Write JSON Lines here in place of printing.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the answers here in place of printing.")] = None,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="jsonl|alpaca-eval|arena-hard",
+            help="What --out holds: JSON Lines, or the file that AlpacaEval 2 or Arena-Hard takes.",
+        ),
+    ] = "jsonl",
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="The generator's name in a leaderboard's file. Default: the policy folder's."),
+    ] = None,
     base: Base = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -62,15 +74,21 @@ def generate(
     By default the profile is the one the policy senses; pins fix some of its values, and the others are sensed given
     them. --condition replaces what is sensed.
     """
+    from paretune.errors import InputError
     from paretune.files import write_jsonl
+    from paretune.harness.leaderboard import check_leaderboard, write_leaderboard
     from paretune.policy import load_policy
     from paretune.policy.engine import Sampling
     from paretune.policy.folder import read_objectives
-    from paretune.policy.weights import check_weights, parse_weights
+    from paretune.policy.weights import SLACK, check_weights, equal_weights, parse_weights
     from paretune.profile import parse_pins
 
     rows = read_prompts(prompt, prompts)
     check_target_file(out, overwrite=overwrite)
+    if name is not None and format == "jsonl":
+        raise InputError("--name is for the formats alpaca-eval and arena-hard")
+    generator = name if name is not None else policy.resolve().name
+    check_leaderboard(format, rows, out, generator)
     # all that is cheap to tell, before the model is loaded
     Sampling(max_new_tokens, temperature, top_p)
     names = [objective.name for objective in read_objectives(policy)]
@@ -99,11 +117,19 @@ def generate(
             "interval": answer.interval,
             "tokens": answer.tokens,
             "finished": answer.finished,
+            **({"weights": answer.weights} if answer.weights is not None else {}),
         }
         for row, answer in zip(rows, answers, strict=True)
     ]
-    if out is not None:
+    if out is not None and format != "jsonl":
+        write_leaderboard(format, out, rows, answers, generator)
+    elif out is not None:
         write_jsonl(out, records)
+
+    used, wished = answers[0].weights if answers else None, weighed or equal_weights(names)
+    if used is not None and any(abs(used[each] - value) > SLACK for each, value in wished.items()):
+        trained = ", ".join(f"{each}={value:.3g}" for each, value in used.items())
+        complain(f"answered by the adapter for {trained}: of those trained the nearest", "note: ")
 
     def show() -> None:
         if out is not None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from paretune.cli.options import Json, Overwrite, SkipBadRows
-from paretune.cli.output import emit, say, table
+from paretune.cli.options import Json, Overwrite, Restart, SkipBadRows
+from paretune.cli.output import complain, emit, say, table
 from paretune.cli.progress import bars
 
 
@@ -36,11 +36,13 @@ def train(
     ] = False,
     skip_bad_rows: SkipBadRows = False,
     overwrite: Overwrite = False,
+    restart: Restart = False,
     as_json: Json = False,
 ) -> None:
     """Train a policy and save it as one folder.
 
     The folder holds adapter, sensing head, objectives and tokenizer, and every number logged on the way (train.jsonl).
+    A training that was killed goes on from its last checkpoint when the same command is given again.
     """
     from paretune.methods import train as run
 
@@ -54,15 +56,18 @@ def train(
         settings=tuple(settings or ()),
         objectives=tuple(objective or ()),
         overwrite=overwrite,
+        restart=restart,
         skip_bad_rows=skip_bad_rows,
         strict=strict,
         seed=seed,
         progress=bars(),
+        note=lambda text: complain(text, word=""),
     )
 
     def show() -> None:
         minutes = f"{result.seconds / 60:.1f} minutes"
-        say(f"{result.folder}: {result.method}, {result.steps:,} steps over {result.pairs:,} pairs, {minutes}")
+        over = f" over {result.pairs:,} pairs" if result.pairs else ""  # a method that samples its answers has none
+        say(f"{result.folder}: {result.method}, {result.steps:,} steps{over}, {minutes}")
         parts = [("train_prompts", "trained on"), ("validation_prompts", "validated"), ("test_rows", "held out")]
         sizes = [f"{result.metrics[key]:,} {word}" for key, word in parts if key in result.metrics]
         if sizes:

@@ -1,4 +1,4 @@
-"""Items and losses over a prompt's branches: what `sft`, `dpo` and `sga` have in common.
+"""Items and losses over a prompt's branches: what the methods have in common.
 
 An item is a packed row with roles: which branches form a preference pair, which are taught by likelihood, which pairs
 of branches contrast a completion under its own profile and under another's.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paretune.methods.examples import Example
+from paretune.policy.head import SensingHead
 from paretune.policy.packed import Branch, Packed
 from paretune.training.losses import contrast as contrast_loss
 from paretune.training.losses import dpo as dpo_loss
@@ -72,6 +73,16 @@ def counts(items: Sequence[RoleItem]) -> dict[str, float]:
     }
 
 
+def scored_answers(example: Example, names: Sequence[str] = ()) -> list[int]:
+    """Which of an example's different answers have a profile: of all of `names` where they are given, else of any."""
+    out: list[int] = []
+    for i, each in enumerate(example.answers):
+        whole = all(name in each.profile for name in names) if names else bool(each.profile)
+        if whole and each not in (example.answers[j] for j in out):
+            out.append(i)
+    return out
+
+
 def padded(goods: Sequence[Sequence[Sequence[float]]]) -> Tensor:
     """Good profiles of B prompts, G_b each over M objectives, as one [B, G, M] tensor; NaN fills up."""
     most, width = max(len(each) for each in goods), len(goods[0][0])
@@ -79,6 +90,25 @@ def padded(goods: Sequence[Sequence[Sequence[float]]]) -> Tensor:
     for i, each in enumerate(goods):
         out_BGM[i, : len(each)] = torch.tensor(each)
     return out_BGM
+
+
+def sensing_loss(
+    head: SensingHead,
+    out: Outputs,
+    items: Sequence[RoleItem],
+    total: Mapping[str, float],
+    *,
+    weight: float,
+    standardise: bool,
+) -> tuple[Tensor, dict[str, float]]:
+    """The head's weighted share of the effective batch's loss, and its own loss for the log; 0 and {} without one."""
+    if out.predicted is None or not weight or not total["sense"]:
+        return out.logp.new_zeros(()), {}
+    target_BGM = padded([item.goods for item in items]).to(out.predicted.device)
+    # the head's loss is a mean over these items' present targets; its share of the effective batch's:
+    share = counts(items)["sense"] / total["sense"]
+    value = head.loss(out.predicted, target_BGM, standardise=standardise) * share
+    return weight * value, {"sense": float(value.detach())}
 
 
 def branch_losses(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from paretune.data import Row, build_pairs, fit_objectives, prompt_key, read_rows, split_rows
-from paretune.data.pairs import objectives_of
+from paretune.data.pairs import normalised_scores, objectives_of
 from paretune.data.read import ReadReport
 from paretune.data.split import Split
 from paretune.errors import InputError, did_you_mean
@@ -17,6 +18,7 @@ from paretune.methods.base import Method
 from paretune.methods.examples import Dropped, Example, encode, single_pairs
 from paretune.methods.settings import SensingConfig
 from paretune.policy.renderer import Renderer
+from paretune.policy.weights import weights_of
 from paretune.profile import Objective, Profile, check_names
 from paretune.training.config import TrainConfig
 
@@ -81,7 +83,7 @@ def prepare(
     objectives = list(fitted)
     if not fitted:
         objectives = choose_objectives(data, rows, names, report.found.minimise)
-    if method.conditions and not objectives:
+    if (method.conditions or method.weights) and not objectives:
         raise InputError(
             f"the rows have no scores, and '{method.name}' needs them; run `paretune score` first", file=data
         )
@@ -155,6 +157,33 @@ def _pair_rule(config: TrainConfig, objectives: Sequence[Objective], path: Path 
     return rule
 
 
+def renderer_settings(config: TrainConfig, rows: Sequence[Row], objectives: Sequence[Objective]) -> dict[str, Any]:
+    """Style and snap, where the method renders profiles; for z-scores also the training values' mean and deviation."""
+    out: dict[str, Any] = {key: getattr(config, key) for key in ("style", "snap") if hasattr(config, key)}
+    if out.get("style") == "ric":
+        out |= value_statistics(rows, objectives)
+    return out
+
+
+def value_statistics(rows: Sequence[Row], objectives: Sequence[Objective]) -> dict[str, Profile]:
+    """Mean (`centre`) and standard deviation (`spread`) of each objective's values over all scored completions."""
+    profiles = [normalised_scores(each, objectives) for row in rows for each in row.completions]
+    centre, spread = Profile(), Profile()
+    for name in (each.name for each in objectives):
+        values = [profile[name] for profile in profiles if name in profile]
+        centre[name] = statistics.fmean(values)
+        # values that a scale clips to one and the same have no spread; any will do, as they have no z but 0
+        spread[name] = statistics.pstdev(values, centre[name]) or 1.0
+    return {"centre": centre, "spread": spread}
+
+
+def in_method_terms(examples: Sequence[Example], config: TrainConfig) -> None:
+    """Make the head's targets weights, in place, where it senses weights."""
+    if (temperature := getattr(config, "weight_temperature", None)) is not None:
+        for each in examples:
+            each.goods = [weights_of(good, temperature) for good in each.goods]
+
+
 def _digest(path: Path | str) -> str | None:
     """SHA-256 of a data file; `None` for a folder or a hub id."""
     if not Path(path).is_file():
@@ -177,6 +206,8 @@ def encode_split(
 
     `rule`: keywords of `build_pairs` in place of those that the settings ask for.
     """
+    if method.encode is not None and rule is None:
+        return method.encode(config, prepared, renderer, context, strict)
     dropped = Dropped()
     parts: list[list[Example]] = []
     causes: dict[str, int] = {}
@@ -201,6 +232,7 @@ def encode_split(
                 dropped=dropped,
             )
         )
+        in_method_terms(parts[-1], config)
     train, validation = parts
     total = {key: value for key, value in {**prepared.dropped, **causes, **dropped.to_dict()}.items() if value}
     if not train:
@@ -209,14 +241,21 @@ def encode_split(
             f"no row is left to train on; dropped: {causes_said or 'none, the rows hold no completions'}",
             file=prepared.data["path"],
         )
-    return Encoded(train, validation, _mean_profile(train, prepared.objectives), len(train) + len(validation), total)
+    mean = mean_of_targets(train, prepared.objectives, partial=rule is not None)
+    return Encoded(train, validation, mean, len(train) + len(validation), total)
 
 
-def _mean_profile(examples: Sequence[Example], objectives: Sequence[Objective]) -> Profile:
+def mean_of_targets(examples: Sequence[Example], objectives: Sequence[Objective], *, partial: bool = False) -> Profile:
+    """The mean profile of the examples' targets.
+
+    `partial`: an objective that no chosen completion has a score for is left out, where pairs are another's.
+    """
     out: Profile = {}
     targets = [each.target for each in examples]
     for objective in objectives:
         values = [target[objective.name] for target in targets if objective.name in target]
+        if not values and partial:
+            continue
         if not values:
             raise InputError(f"no chosen completion has a score for objective '{objective.name}'")
         out[objective.name] = sum(values) / len(values)

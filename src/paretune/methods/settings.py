@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from paretune.data.targets import Targets
 from paretune.errors import InputError
@@ -24,6 +25,8 @@ class SensingConfig(TrainConfig):
     head_lr: learning rate of both.
     """
 
+    senses_weights: ClassVar[bool] = False
+    """Does the method's head sense weights (kind `simplex`) in place of values?"""
     targets: Targets = "chosen"
     top_k: int = 3
     standardise: bool = True
@@ -35,6 +38,9 @@ class SensingConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.head.kind == "simplex") != self.senses_weights:
+            wanted = "simplex" if self.senses_weights else "one that senses values"
+            raise InputError(f"must be {wanted} for this method, found {self.head.kind}", field="head.kind")
         for name in ("head_lr", "top_k"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"must be above 0, found {getattr(self, name)}", field=name)

@@ -18,10 +18,10 @@ from paretune.methods.validate import validate
 from paretune.policy import Policy, Renderer
 from paretune.policy.backbone import context_length, decoder_layers, fingerprint, hidden_size
 from paretune.policy.head import SensingHead
-from paretune.policy.weights import WeightMap
+from paretune.policy.weights import TEMPERATURE, Rule, WeightMap
 from paretune.profile import Profile
 from paretune.progress import NO_PROGRESS, Progress
-from paretune.training import Journal, TrainModule, add_adapter, run, train_on
+from paretune.training import Checkpoints, Journal, TrainModule, add_adapter, reopen_adapter, run
 
 
 @dataclass
@@ -29,6 +29,7 @@ class Setup:
     """Data and model, read and loaded once.
 
     `start` is the policy whose training goes on, if one was given: its adapter and head are where this training begins.
+    `checkpoints` is for the loop: a method that trains several adapters in turn gives it to each `run`, with a `part`.
     """
 
     method: Method
@@ -43,6 +44,7 @@ class Setup:
     start: Policy | None = None
     strict: bool = False
     progress: Progress = NO_PROGRESS
+    checkpoints: Checkpoints | None = None
 
     @property
     def names(self) -> list[str]:
@@ -79,11 +81,20 @@ def fit_one(setup: Setup) -> Fitted:
     """Train one adapter (and the head, where the method senses) on the examples: what most methods do."""
     config, encoded, progress = setup.config, setup.encoded, setup.progress
     module = trainable(setup)
+    assert setup.method.learner is not None
     learner = setup.method.learner(encoded.train, config, setup.names)
     if isinstance(config, SensingConfig):
         learner.head = module.head  # type: ignore[attr-defined]
         learner.sensed = warm_up(module, encoded, setup.names, config, setup.pad_id, progress)  # type: ignore[attr-defined]
-    metrics = run(module, learner, config, pad_id=setup.pad_id, journal=setup.journal, progress=progress)
+    metrics = run(
+        module,
+        learner,
+        config,
+        pad_id=setup.pad_id,
+        journal=setup.journal,
+        progress=progress,
+        checkpoints=setup.checkpoints,
+    )
     policy = policy_of(setup, module)
     if isinstance(config, SensingConfig):
         metrics |= refit(policy, encoded, config, progress)
@@ -93,7 +104,7 @@ def fit_one(setup: Setup) -> Fitted:
 def trainable(setup: Setup) -> TrainModule:
     """Backbone with an adapter and a head: fresh ones, or those of the policy whose training goes on."""
     config, start = setup.config, setup.start
-    peft = add_adapter(setup.causal, config) if start is None else train_on(start.peft, config)
+    peft = add_adapter(setup.causal, config) if start is None else reopen_adapter(start.peft, config)
     if not setup.method.senses:
         return TrainModule(peft, None)
     assert isinstance(config, SensingConfig)
@@ -152,20 +163,24 @@ def metadata_of(setup: Setup) -> dict[str, Any]:
 
 def weight_map_of(setup: Setup) -> WeightMap | None:
     """The method's rule for preference weights; the ends of rule `profile` are those of the scored completions."""
-    rule = setup.method.weights
+    rule: Rule | None = getattr(setup.config, "weights_rule", setup.method.weights)
     if rule is None or not setup.names:
         return None
     if rule == "profile" and setup.start is not None and setup.start.weight_map is not None:
         return setup.start.weight_map
-    return WeightMap(rule, *(ends(setup.encoded.train, setup.names) if rule == "profile" else ()))
+    if rule == "profile":
+        return WeightMap(rule, *ends(setup.encoded.train, setup.names, setup.method.ends))
+    if rule == "direction":
+        return WeightMap(rule, temperature=getattr(setup.config, "weight_temperature", TEMPERATURE))
+    return WeightMap(rule)
 
 
-def ends(examples: Sequence[Example], names: Sequence[str]) -> tuple[Profile, Profile]:
-    """The 5% and the 95% quantile of each objective over the training completions (of all 101 values, one odd score
-    would else be what everybody asks for)."""
+def ends(examples: Sequence[Example], names: Sequence[str], quantiles: tuple[float, float]) -> tuple[Profile, Profile]:
+    """Two quantiles of each objective over the training completions (at 0 and 1, one odd score of all would be what
+    everybody asks for)."""
     low, high = Profile(), Profile()
     for name in names:
         seen = (answer.profile[name] for each in examples for answer in each.answers if name in answer.profile)
         values = torch.tensor(sorted(seen), dtype=torch.float64)
-        low[name], high[name] = (float(torch.quantile(values, q)) for q in (0.05, 0.95))
+        low[name], high[name] = (float(torch.quantile(values, q)) for q in quantiles)
     return low, high

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from paretune.errors import InputError
 from paretune.files import check_target_folder, locked
 from paretune.methods.base import Method
-from paretune.methods.prepare import Prepared, encode_split, prepare
+from paretune.methods.prepare import Prepared, encode_split, prepare, renderer_settings
 from paretune.methods.registry import get_method
 from paretune.methods.setup import Setup, fit_one
 from paretune.policy import Policy, Renderer, load_policy, save_policy
@@ -22,7 +22,7 @@ from paretune.policy.backbone import context_length, load_backbone
 from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.rewards.encoder import locate_model
-from paretune.training import Journal, TrainConfig, resolve
+from paretune.training import Checkpoints, Journal, TrainConfig, identity, resolve
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,12 @@ def train(
     settings: Sequence[str] = (),
     objectives: Sequence[str] = (),
     overwrite: bool = False,
+    restart: bool = False,
     skip_bad_rows: bool = False,
     strict: bool = False,
     seed: int | None = None,
     progress: Progress = NO_PROGRESS,
+    note: Callable[[str], None] | None = None,
 ) -> TrainResult:
     """Train a policy by `method` on scored rows and save it to the folder `out`.
 
@@ -63,6 +65,10 @@ def train(
     `config` is a YAML file of settings, `settings` are `key=value` texts that go before it; `objectives` names the
     objectives to use (default: all). Raises `InputError` for what the user can mend, and writes nothing then; also
     while another process trains into the same folder.
+
+    A training that was killed goes on from its last checkpoint when it is called again in the same way, and ends in the
+    same policy; called in another way it raises `InputError`, unless `restart` discards what there is. `note` is told
+    in words what a person should know on the way.
     """
     out = check_target_folder(out, overwrite=overwrite)
     how = get_method(method)
@@ -86,12 +92,62 @@ def train(
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
         fitted = before.objectives if before is not None else ()
         prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict, fitted=fitted)
-        with closing(Journal(_journal_path(out))) as journal:
-            try:
-                setup = _load(how, cfg, prepared, model, before, out, journal, strict, progress)
+        return _into(
+            out,
+            (how, cfg, prepared, model, before),
+            start,
+            overwrite=overwrite,
+            restart=restart,
+            strict=strict,
+            progress=progress,
+            note=note,
+        )
+
+
+def train_on(
+    method: str,
+    prepared: Prepared,
+    out: Path,
+    *,
+    start: Path,
+    settings: Sequence[str] = (),
+    progress: Progress = NO_PROGRESS,
+    note: Callable[[str], None] | None = None,
+) -> TrainResult:
+    """As `train(method, ..., start=POLICY)`, on rows that were read, split and described by the caller."""
+    out = check_target_folder(out, overwrite=False)
+    how = get_method(method)
+    before = _start(start, how, ())
+    cfg = resolve(how.config, presets=how.presets, settings=settings, before=before.metadata.get("config", {}))
+    _check_same(before, cfg, start)
+    with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
+        return _into(out, (how, cfg, prepared, None, before), start, progress=progress, note=note)
+
+
+def _into(
+    out: Path,
+    job: tuple[Method, TrainConfig, Prepared, str | None, Policy | None],
+    start: Path | str | None,
+    *,
+    overwrite: bool = False,
+    restart: bool = False,
+    strict: bool = False,
+    progress: Progress,
+    note: Callable[[str], None] | None,
+) -> TrainResult:
+    """Load, go on from a checkpoint if there is one, train, and save."""
+    with closing(Journal(_journal_path(out))) as journal:
+        try:
+            setup = _load(*job, out, journal, strict, progress)
+            how, cfg, prepared, *_ = job
+            rows = [*prepared.split.train, *prepared.split.validation, *prepared.split.test]
+            what = identity(how.name, cfg, rows, prepared.objectives, setup.causal, start)
+            kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, note=note)
+            setup.checkpoints = kept
+            with kept.until_saved():
                 return _train(setup, overwrite)
-            finally:
-                journal.path.unlink(missing_ok=True)
+        finally:
+            journal.path.unlink(missing_ok=True)
 
 
 def _start(start: Path | str, how: Method, objectives: Sequence[str]) -> Policy:
@@ -106,7 +162,10 @@ def _start(start: Path | str, how: Method, objectives: Sequence[str]) -> Policy:
     return policy
 
 
-FIXED = ("dtype", "lora_r", "lora_alpha", "lora_dropout", "lora_layers", "style", "snap", "head")
+FIXED = (
+    *("dtype", "lora_r", "lora_alpha", "lora_dropout", "lora_layers", "style", "snap", "head"),
+    *("condition", "weight_temperature"),
+)
 """Settings that a policy has for good."""
 
 
@@ -136,7 +195,9 @@ def _load(
         assert model is not None
         base = model
         causal, tokenizer = load_backbone(base, dtype=cfg.dtype)
-        renderer = Renderer(tokenizer, prepared.objectives, **_renderer_settings(cfg))
+        renderer = Renderer(
+            tokenizer, prepared.objectives, **renderer_settings(cfg, prepared.split.train, prepared.objectives)
+        )
         check_vocabulary(renderer, causal, base)
     encoded = encode_split(how, cfg, prepared, renderer, context_length(causal), strict=strict)
     return Setup(how, cfg, base, causal, renderer, prepared, encoded, journal, out, start, strict, progress)
@@ -144,8 +205,9 @@ def _load(
 
 def _train(setup: Setup, overwrite: bool) -> TrainResult:
     """Train, and save."""
-    how, prepared, encoded = setup.method, setup.prepared, setup.encoded
+    how, prepared = setup.method, setup.prepared
     done = (how.fit or fit_one)(setup)
+    encoded = setup.encoded  # a method's own fit may have built other pairs
     metrics = done.metrics | {
         "train_prompts": len(encoded.train),
         "validation_prompts": len(encoded.validation),
@@ -186,11 +248,6 @@ def _alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _renderer_settings(config: TrainConfig) -> dict[str, Any]:
-    """Style and snap, where the method renders profiles."""
-    return {key: getattr(config, key) for key in ("style", "snap") if hasattr(config, key)}
 
 
 def default_config(method: str) -> dict[str, Any]:

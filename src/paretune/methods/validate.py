@@ -18,7 +18,8 @@ FEWEST = 20
 
 
 def validate(policy: Policy, examples: Sequence[Example], *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
-    """`sense_mae_NAME` per objective, and `control_accuracy_validation`; {} without examples.
+    """`sense_mae_NAME` per objective where there is a head, and `control_accuracy_validation` where values condition
+    the policy; {} without examples.
 
     Also `sense_r2_NAME`, where at least `FEWEST` prompts have a target for NAME; where none has so many, `sense_r2`
     says so in words.
@@ -27,7 +28,15 @@ def validate(policy: Policy, examples: Sequence[Example], *, progress: Progress 
     chosen and the rejected completion of each prompt; 0.5 is no control at all.
     """
     looked = list(examples)[:MOST]
-    if policy.head is None or not looked:
+    if not looked:
+        return {}
+    values = policy.takes_profile and not policy.conditioned_on_weights
+    return _sensing(policy, looked, progress) | (_control(policy, looked, progress) if values else {})
+
+
+def _sensing(policy: Policy, looked: Sequence[Example], progress: Progress) -> dict[str, Any]:
+    """MAE and R2 of what the head senses; {} without one."""
+    if policy.head is None:
         return {}
     sensed = policy.sense([each.row.prompt for each in looked], progress=progress)
     out: dict[str, Any] = {}
@@ -45,7 +54,7 @@ def validate(policy: Policy, examples: Sequence[Example], *, progress: Progress 
             out[f"sense_r2_{name}"] = 1 - squared / around
     if not any(key.startswith("sense_r2_") for key in out):
         out["sense_r2"] = f"not told: it takes {FEWEST} validation prompts with targets that differ"
-    return out | _control(policy, looked, progress)
+    return out
 
 
 def _control(policy: Policy, examples: Sequence[Example], progress: Progress) -> dict[str, float]:

@@ -9,7 +9,7 @@ on what it is batched with, sliding windows span what they would span alone, and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from paretune.errors import InputError, check_number, check_whole
-from paretune.policy.backbone import cached, check_attends, decoder, hidden_after, project, span_mean
+from paretune.policy.backbone import cached, check_attends, decoder, hidden_after, span_mean
+from paretune.policy.mixture import Voice, mixed_logits
 
 BUCKET = 16  # block widths are rounded up to this many tokens: CPU kernels are built anew for every new shape
 TOP_CANDIDATES = 1024  # nucleus sampling looks at this many tokens first
@@ -167,28 +168,33 @@ def _feed(
 @torch.no_grad()
 def decode(
     causal: Any,
-    state: Prefilled,
+    state: Prefilled | Sequence[Voice],
     suffixes: Sequence[Sequence[int]],
     *,
     sampling: Sampling,
     stop_ids: set[int],
     pad_id: int,
     seeds: Sequence[int],
+    ends: Callable[[Sequence[int]], bool] | None = None,
 ) -> list[Decoded]:
     """Continue the prefilled rows with their suffixes (which may be empty) and generate; consumes `state`.
 
-    `seeds` [B]: one a row, so that a sampled answer is the same alone and in any batch.
+    Several voices, each with the same rows prefilled by its own model, answer together: every token is chosen from the
+    mix of their distributions (`paretune.policy.mixture`).
+
+    `seeds` [B]: one a row, so that a sampled answer is the same alone and in any batch. `ends` says of an answer's ids
+    so far, asked after each token, whether it is finished (a stop text, say); the ids are all kept.
     """
-    _feed(causal, state, suffixes, pad_id)
+    voices = [Voice(state)] if isinstance(state, Prefilled) else list(state)
+    for voice in voices:
+        voice.enter()
+        _feed(causal, voice.state, suffixes, pad_id)
     out: list[list[int]] = [[] for _ in seeds]
     finished = [False] * len(seeds)
     rows = list(range(len(seeds)))  # rows[i] is the answer that batch row i writes
-    module, device = decoder(causal), causal.device
-    keywords = cached(module, state.cache)
     draws = [torch.Generator().manual_seed(seed) for seed in seeds] if sampling.temperature > 0 else []
     for step in range(sampling.max_new_tokens):
-        logits_BV = project(causal, state.last_BH)
-        tokens = _choose(logits_BV, sampling, [draws[row] for row in rows] if draws else [])
+        tokens = _choose(mixed_logits(causal, voices), sampling, [draws[row] for row in rows] if draws else [])
         for i, token in enumerate(tokens):
             if finished[rows[i]]:
                 tokens[i] = pad_id
@@ -196,20 +202,30 @@ def decode(
                 finished[rows[i]] = True
             else:
                 out[rows[i]].append(token)
+                finished[rows[i]] = ends is not None and ends(out[rows[i]])
         keep = _survivors([finished[row] for row in rows])
         if not keep or step + 1 == sampling.max_new_tokens:
             break
         if len(keep) < len(rows):
-            state.select(keep)
+            for voice in voices:
+                voice.state.select(keep)
             rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
-        state.last_BH = module(
-            input_ids=torch.tensor(tokens, device=device)[:, None],
-            attention_mask=state.mask(1, device),
-            position_ids=torch.tensor(state.lengths, device=device)[:, None],
-            **keywords,
-        ).last_hidden_state[:, -1]
-        state.lengths = [length + 1 for length in state.lengths]
+        for voice in voices:
+            voice.enter()
+            _advance(causal, voice.state, tokens)
     return [Decoded(ids, done) for ids, done in zip(out, finished, strict=True)]
+
+
+def _advance(causal: Any, state: Prefilled, tokens: Sequence[int]) -> None:
+    """One token more in every row."""
+    module, device = decoder(causal), causal.device
+    state.last_BH = module(
+        input_ids=torch.tensor(tokens, device=device)[:, None],
+        attention_mask=state.mask(1, device),
+        position_ids=torch.tensor(state.lengths, device=device)[:, None],
+        **cached(module, state.cache),
+    ).last_hidden_state[:, -1]
+    state.lengths = [length + 1 for length in state.lengths]
 
 
 def _survivors(ended: Sequence[bool]) -> list[int]:
@@ -249,7 +265,12 @@ def row_seed(seed: int, *key: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") >> 1
 
 
-def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices in batches of similar length, longest first (so that memory peaks at once, if ever)."""
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+def by_length(lengths: Sequence[int], batch_size: int, apart: Sequence[Hashable] = ()) -> list[list[int]]:
+    """Indices in batches of similar length, longest first (so that memory peaks at once, if ever).
+
+    `apart` (a key a row): rows of different keys share no batch.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        groups.setdefault(apart[i] if apart else None, []).append(i)
+    return [rows[at : at + batch_size] for rows in groups.values() for at in range(0, len(rows), batch_size)]

@@ -3,6 +3,7 @@
 policy.json           format version, method, base model, objectives, renderer, head, the tokenizer's fingerprint, data,
                       settings, versions, and a digest of each (see `paretune.policy.seal`)
 adapter/              a plain PEFT adapter (safetensors)
+adapters/NAME/        in its place several of them, where the method trains more than one (`paretune.policy.several`)
 head.safetensors      the sensing head, where the method trains one
 tokenizer files       with the chat template the policy was trained with
 metrics.json          what training measured
@@ -13,7 +14,6 @@ README.md             model card, written from the same numbers
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +22,14 @@ from typing import Any
 import torch
 
 from paretune.errors import InputError
-from paretune.files import atomic_folder, installed_version, read_described, read_json, write_json, write_text
+from paretune.files import atomic_folder, installed_version, read_described, write_json, write_text
+from paretune.policy.adapters import adapter_fingerprint, attach_adapter, check_finite, save_adapter
 from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, reason
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
-from paretune.policy.seal import check_seal, digest, seal
+from paretune.policy.seal import check_seal, seal
+from paretune.policy.several import FOLDER, RULES, attach_parts, read_parts
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
 from paretune.policy.weights import WeightMap
 from paretune.profile import Objective, check_names, check_profile
@@ -51,7 +53,9 @@ def save_policy(
 ) -> None:
     """Write the policy folder, whole or not at all. `journal` (train.jsonl) is copied in when given."""
     with disk_errors(folder), atomic_folder(folder, overwrite=overwrite) as work:
-        if policy.peft is not None:
+        if policy.parts is not None:
+            policy.parts.save(work)
+        elif policy.peft is not None:
             save_adapter(policy.peft, work / "adapter")
         if policy.head is not None:
             save_tensors(policy.head, work / "head.safetensors")
@@ -72,29 +76,6 @@ def disk_errors(path: Path | str) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise InputError(f"cannot be written: {reason(error)}", file=path) from error
-
-
-def save_adapter(peft: Any, folder: Path) -> None:
-    """The adapter as PEFT saves it, without its card; what PEFT keeps as a set is sorted, for the same bytes."""
-    peft.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
-    (folder / "README.md").unlink(missing_ok=True)
-    config = read_json(folder / "adapter_config.json")
-    for key in ("target_modules", "exclude_modules", "modules_to_save"):
-        if isinstance(config.get(key), list):
-            config[key].sort()
-    write_json(folder / "adapter_config.json", config)
-
-
-def adapter_fingerprint(folder: Path) -> str:
-    """A digest of adapter_config.json, less what may change: where the base model is, and who wrote the file.
-
-    Another lora_alpha fits the same tensors, and would weigh them otherwise without a word.
-    """
-    config = read_json(folder / "adapter" / "adapter_config.json")
-    if not isinstance(config, dict):
-        raise InputError("must be a JSON object", file=folder / "adapter" / "adapter_config.json")
-    free = ("base_model_name_or_path", "revision", "peft_version", "auto_mapping", "inference_mode")
-    return digest({key: value for key, value in config.items() if key not in free})
 
 
 def save_tensors(module: torch.nn.Module, path: Path, **metadata: str) -> None:
@@ -123,8 +104,10 @@ def _description(policy: Policy, folder: Path) -> dict[str, Any]:
         "versions": versions(),
         **{key: value for key, value in policy.metadata.items() if key != "adapter"},
     }
-    if policy.peft is not None:
-        described["adapter_config"] = adapter_fingerprint(folder)
+    if policy.parts is not None:
+        described |= {"parts": policy.parts.to_list(), "adapter_config": policy.parts.fingerprints(folder)}
+    elif policy.peft is not None:
+        described["adapter_config"] = adapter_fingerprint(folder / "adapter")
     return described | {"digest": seal(described)}
 
 
@@ -145,10 +128,19 @@ def load_policy(
         renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
         names = [each.name for each in objectives]
         weight_map = WeightMap.from_dict(described["weights"], names) if "weights" in described else None
+        rule = weight_map.rule if weight_map is not None else None
+        several = "parts" in described or rule in RULES
+        described_parts = read_parts(described.get("parts"), rule, names) if several else None
     check_tokenizer(tokenizer, described, folder / "policy.json")
     with told_as(folder / "tokenizer.json"):
         check_vocabulary(renderer, causal, source)
-    peft = attach_adapter(causal, folder, source, described) if described["adapter"] else None
+    peft, parts = None, None
+    if weight_map is not None and described_parts is not None:
+        saved = described.get("adapter_config")
+        parts = attach_parts(causal, folder, source, saved, described_parts, weight_map.rule)
+        peft = parts.peft
+    elif described["adapter"]:
+        peft = attach_adapter(causal, folder / "adapter", source, described.get("adapter_config"))
     head = _load_head(folder, shape, hidden_size(causal), names)
     known = {
         "format",
@@ -160,6 +152,8 @@ def load_policy(
         "head",
         "adapter_config",
         "weights",
+        "parts",
+        "digest",
     }
     return Policy(
         causal=peft.get_base_model() if peft is not None else causal,
@@ -172,6 +166,7 @@ def load_policy(
         peft=peft,
         metadata={key: value for key, value in described.items() if key not in known},
         weight_map=weight_map,
+        parts=parts,
     )
 
 
@@ -208,8 +203,10 @@ def _checked_description(path: Path) -> dict[str, Any]:
         raise InputError(f"must be a {kind.__name__}, found {data.get(key)!r:.100}", file=path, field=key)
     if not all(isinstance(each, str) for each in data.get("train_prompts", [])):
         raise InputError("must be a list of the keys of prompts", file=path, field="train_prompts")
-    if not data["adapter"] and (path.parent / "adapter").exists():
-        raise InputError("says there is no adapter, but the folder has one", file=path, field="adapter")
+    wanted = {"adapter": data["adapter"] and "parts" not in data, FOLDER: "parts" in data}
+    for name, there in wanted.items():
+        if not there and (path.parent / name).exists():
+            raise InputError(f"says there is no {name}, but the folder has one", file=path, field="adapter")
     return data
 
 
@@ -255,17 +252,10 @@ def load_base(
     return causal
 
 
-def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """No NaN and no infinity in loaded tensors."""
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"tensor '{name}' holds NaN or infinity", file=path)
-
-
 def _renderer_settings(described: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(described["renderer"])
     for key in settings:
-        if key not in ("style", "snap"):
+        if key not in ("style", "snap", "centre", "spread"):
             raise InputError(f"unknown key '{key}'", field="renderer")
     return settings
 
@@ -278,44 +268,6 @@ def load_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:
         raise InputError(f"its tokenizer cannot be loaded: {reason(error)}", file=folder) from error
-
-
-def attach_adapter(causal: Any, folder: Path, source: str, described: Mapping[str, Any]) -> Any:
-    """The folder's adapter on the base model, every tensor of it there and finite, configured as it was saved."""
-    from peft import PeftModel, get_peft_model_state_dict
-    from safetensors import safe_open
-
-    from paretune.policy.lora import use_fused_lora  # with PEFT, which takes seconds to import
-
-    adapter = folder / "adapter"
-    weights = adapter / "adapter_model.safetensors"
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (adapter / name).is_file():  # PEFT would go and ask a hub for it
-            raise InputError(f"has no {name}", file=adapter)
-    if described.get("adapter_config", found := adapter_fingerprint(folder)) != found:
-        raise InputError(
-            "is not what it was when the folder was saved: restore it, or copy the whole folder anew",
-            file=adapter / "adapter_config.json",
-        )
-    try:
-        with safe_open(str(weights), framework="pt") as file, warnings.catch_warnings():
-            stored = set(file.keys())
-            warnings.simplefilter("ignore")  # PEFT only warns of missing tensors; they are an error below
-            # in the backbone's precision, as it was trained
-            peft = PeftModel.from_pretrained(causal, str(adapter), autocast_adapter_dtype=False).eval()
-            use_fused_lora(peft)  # as it computed in training
-    except Exception as error:
-        raise InputError(f"does not fit the base model '{source}': {reason(error)}", file=adapter) from error
-    tensors = get_peft_model_state_dict(peft, save_embedding_layers=False)
-    check_finite(tensors, weights)
-    wanted = set(tensors)
-    if stored != wanted:
-        raise InputError(
-            f"does not fit the base model '{source}': {len(wanted - stored)} tensors are missing and "
-            f"{len(stored - wanted)} unknown, such as {min(stored ^ wanted)}",
-            file=weights,
-        )
-    return peft
 
 
 def _load_head(folder: Path, shape: HeadConfig | None, hidden: int, names: Sequence[str]) -> SensingHead | None:

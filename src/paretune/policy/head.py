@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from paretune.errors import InputError, check_number, check_whole, did_you_mean
 from paretune.policy.belief import Belief, conformal_quantile, probit, residual_covariance, whitened
-from paretune.policy.head_kinds import KINDS, Kind, grouped, head_kind, mean_target
+from paretune.policy.head_kinds import KINDS, Kind, Simplex, grouped, head_kind, mean_target
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of intervals whose conformal quantiles are saved with a head."""
@@ -33,7 +33,8 @@ FITTED = ("residual_cov", "conformal", "calibrated")
 class HeadConfig:
     """Shape of the head; the defaults are the paper's.
 
-    kind: what the outputs mean: `regression`, `binned` or `gaussian` (see `paretune.policy.head_kinds`).
+    kind: what the outputs mean: `regression`, `binned` or `gaussian`; or `simplex`, which senses weights (see
+        `paretune.policy.head_kinds`).
     width, depth: of the hidden layers; depth 0 is a linear head.
     dropout, hidden_dropout: on the input, and after every hidden layer.
     input_norm: a LayerNorm before the first layer.
@@ -66,9 +67,10 @@ class HeadConfig:
         for name in ("input_norm", "standardise_input", "skip"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"head: {name} must be true or false, found {getattr(self, name)!r:.100}")
-        if self.kind not in KINDS:
+        kinds = (*KINDS, "simplex")
+        if self.kind not in kinds:
             raise InputError(
-                f"head: kind must be one of {', '.join(KINDS)}, not '{self.kind}'.{did_you_mean(str(self.kind), KINDS)}"
+                f"head: kind must be one of {', '.join(kinds)}, not '{self.kind}'.{did_you_mean(str(self.kind), kinds)}"
             )
         if not 0 <= self.dropout < 1 or not 0 <= self.hidden_dropout < 1:
             raise InputError("head: dropout and hidden_dropout must lie in [0, 1)")
@@ -208,8 +210,15 @@ class SensingHead(nn.Module):
         Phi(mu -+ q sigma) with q the conformal quantile for `level`, so that on new prompts like the held-out ones a
         share `level` of the target profiles lies inside (where a prompt has several good completions, its target is
         their mean). Given pins, mu and sigma are the conditional ones and q stays.
+
+        A simplex head has no intervals; given pins its other weights keep their proportions and fill what is left.
         """
         at = level_index(level)
+        if isinstance(self.kind, Simplex):
+            weights_BM = self.profile(raw_BP)
+            return Prediction(
+                self.kind.pinned(weights_BM, pins_BM.to(weights_BM)) if pins_BM is not None else weights_BM, None, None
+            )
         belief, profile_BM = self.belief(raw_BP), self.profile(raw_BP)
         if pins_BM is not None:
             pins_BM = pins_BM.to(profile_BM)
@@ -266,9 +275,12 @@ class SensingHead(nn.Module):
 
         `residual_raw` with targets `residual` gives the covariance, `score_raw` with `score` the quantiles. Targets are
         [N, M] or [N, G, M]; what is missing is left out, and an objective with too few gets the whole scale as its
-        interval.
+        interval. A simplex head has none to calibrate.
         """
         self.residual_cov.copy_(torch.eye(self.objectives))
+        if isinstance(self.kind, Simplex):
+            self.calibrated.fill_(False)
+            return
         z_NM = probit(mean_target(residual))
         factor_NMM = self.kind.factor(residual_raw_NP)
         for _ in range(8):  # a belief's mean depends (weakly) on its variance

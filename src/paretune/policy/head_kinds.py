@@ -1,10 +1,11 @@
-"""The three kinds of sensing head: what the network's raw outputs [B, P] mean, and how they are taught.
+"""The kinds of sensing head: what the network's raw outputs [B, P] mean, and how they are taught.
 
 `regression` (the paper's): M logits, squared error after a sigmoid. `binned`: M x K logits over K bins on [0, 1],
 cross-entropy against soft labels. `gaussian`: mean and Cholesky factor in probit space, negative log-likelihood.
+`simplex` senses weights that sum to one in place of values: M logits and a softmax, Kullback-Leibler divergence.
 
 Targets are [B, G, M]: G profiles a prompt (of its good completions), NaN where one is missing. Regression learns their
-mean, binned their averaged soft labels, gaussian each of them.
+mean, binned their averaged soft labels, gaussian each of them, simplex their mean (made to sum to one).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 
 from paretune.policy.belief import Belief, belief_of, measured, negative_log_likelihood, probit
 
-Kind = Literal["regression", "binned", "gaussian"]
+Kind = Literal["regression", "binned", "gaussian", "simplex"]
 KINDS: tuple[Kind, ...] = ("regression", "binned", "gaussian")
+"""Those that sense values, each objective for itself; `simplex` senses weights."""
 FLOOR = 0.05
 """Least standard deviation (on the Cholesky factor's diagonal) the gaussian head can state, in probit space."""
 
@@ -254,8 +256,71 @@ class Gaussian:
         return (nll_BGM.sum(1) / present_BGM.sum(1).clamp_min(1)).sum(0)
 
 
+class Simplex:
+    """M logits and a softmax: weights, which sum to one (Liu et al., "Preference Orchestrator", arXiv 2511.10656).
+
+    It states no spread, and its weights have no intervals: no objective's can be moved without the others'.
+    """
+
+    def __init__(self, objectives: int, bins: int = 0) -> None:
+        self.objectives = objectives
+
+    @property
+    def outputs(self) -> int:
+        return self.objectives
+
+    def group(self) -> Tensor:
+        return torch.arange(self.objectives)
+
+    def start(self, mean_M: Tensor, std_M: Tensor) -> Tensor:
+        raw_M = mean_M.clamp_min(1e-3).log()
+        return raw_M - raw_M.mean()
+
+    def factor(self, raw_BP: Tensor) -> Tensor:
+        """It states none: the identity."""
+        return torch.ones_like(raw_BP).diag_embed()
+
+    def belief(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Belief:
+        """Weights are no independent values in [0, 1], so there is none."""
+        raise NotImplementedError("a simplex head has no belief")
+
+    def profile(self, raw_BP: Tensor, residual_cov_MM: Tensor) -> Tensor:
+        return torch.softmax(raw_BP, -1)
+
+    def pinned(self, weights_BM: Tensor, pins_BM: Tensor) -> Tensor:
+        """Pinned weights [B, M] (NaN is free) are kept, and the others scaled to fill what they leave of 1."""
+        free_BM = torch.isnan(pins_BM)
+        left_B1 = (1 - pins_BM.nansum(-1, keepdim=True)).clamp_min(0)
+        rest_BM = torch.where(free_BM, weights_BM.clamp_min(1e-12), 0.0)
+        scaled_BM = left_B1 * rest_BM / rest_BM.sum(-1, keepdim=True).clamp_min(1e-12)
+        return torch.where(free_BM, scaled_BM, pins_BM)
+
+    def total(self, raw_BP: Tensor, targets_BGM: Tensor, scale_M: Tensor) -> Tensor:
+        """KL(target || predicted) of each row, times the objectives that the target has; `scale` plays no part.
+
+        A target without some objectives speaks of the others' shares among themselves.
+        """
+        kl_B, present_BM = self._divergence(raw_BP, targets_BGM)
+        return (kl_B * present_BM.sum(-1)).sum()
+
+    def each(self, raw_BP: Tensor, targets_BGM: Tensor, scale_M: Tensor) -> Tensor:
+        """The divergence of the rows that have the objective: a weight is not right or wrong by itself."""
+        kl_B, present_BM = self._divergence(raw_BP, targets_BGM)
+        return (kl_B[:, None] * present_BM).sum(0)
+
+    def _divergence(self, raw_BP: Tensor, targets_BGM: Tensor) -> tuple[Tensor, Tensor]:
+        target_BM = mean_target(targets_BGM)
+        present_BM = ~torch.isnan(target_BM)
+        known_BM = torch.where(present_BM, target_BM, 0.0)
+        known_BM = known_BM / known_BM.sum(-1, keepdim=True).clamp_min(1e-12)
+        # -1e4 in place of minus infinity, for a row may have no target at all
+        logp_BM = torch.where(present_BM, raw_BP, -1e4).log_softmax(-1)
+        terms_BM = torch.xlogy(known_BM, known_BM) - known_BM * torch.where(present_BM, logp_BM, 0.0)
+        return terms_BM.sum(-1), present_BM
+
+
 def head_kind(kind: Kind, objectives: int, bins: int) -> HeadKind:
     """The kind by name."""
-    made: dict[Kind, type[Regression] | type[Binned] | type[Gaussian]]
-    made = {"regression": Regression, "binned": Binned, "gaussian": Gaussian}
+    made: dict[Kind, type[Regression] | type[Binned] | type[Gaussian] | type[Simplex]]
+    made = {"regression": Regression, "binned": Binned, "gaussian": Gaussian, "simplex": Simplex}
     return made[kind](objectives, bins)

@@ -1,7 +1,7 @@
 """A policy: base model + adapter + sensing head + renderer, and what it does: sense, generate, weigh answers.
 
-Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT), `head.safetensors`, tokenizer and chat template,
-`metrics.json`, `README.md`. `load_policy(folder)` is all it takes.
+Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT; `adapters/` where there are several),
+`head.safetensors`, tokenizer and chat template, `metrics.json`, `README.md`. `load_policy(folder)` is all it takes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,9 +22,11 @@ from paretune.errors import InputError, check_whole, did_you_mean
 from paretune.policy.backbone import context_length, decoder_layers
 from paretune.policy.engine import Prefilled, Sampling, by_length, decode, prefill, row_seed
 from paretune.policy.head import HeadConfig, Prediction, SensingHead, level_index
+from paretune.policy.mixture import Voice
 from paretune.policy.packed import Branch, Packed, collate, forward
 from paretune.policy.renderer import Renderer
-from paretune.policy.weights import WeightMap, check_weights
+from paretune.policy.several import Blend, Parts
+from paretune.policy.weights import WeightMap, check_pinned_weights, check_weights, equal_weights, pin_weights
 from paretune.profile import Objective, Profile, check_profile
 from paretune.progress import NO_PROGRESS, Progress
 
@@ -52,7 +55,9 @@ class Generation:
     """An answer: its text, the profile it was conditioned on (`None` = nothing), what was sensed, and its length.
 
     `sensed` and its 80% `interval` are what the prompt alone says; `profile` is what was used, so with pins and the
-    condition `sensed` it is the pins and, for the other objectives, what is sensed given them.
+    condition `sensed` it is the pins and, for the other objectives, what is sensed given them. `weights` are told by a
+    policy of several adapters: those asked for, and by the rule `nearest` those that the answering adapter was trained
+    for.
     """
 
     text: str
@@ -61,6 +66,7 @@ class Generation:
     tokens: int
     finished: bool
     interval: Interval | None = None
+    weights: Profile | None = None
 
 
 def check_condition(name: str) -> None:
@@ -84,6 +90,8 @@ class Policy:
     metadata: dict[str, Any] = field(default_factory=dict)
     weight_map: WeightMap | None = None
     """How it takes preference weights; `None` if it takes none."""
+    parts: Parts | None = None
+    """Its adapters, where `peft` holds several: requests choose between them by their weights."""
 
     @property
     def names(self) -> list[str]:
@@ -107,8 +115,8 @@ class Policy:
 
     @property
     def models_at_inference(self) -> int:
-        """How many models' worth of computing one token takes."""
-        return 1
+        """How many models' worth of computing one token takes, at most (adapters of weight 0 do not run)."""
+        return len(self.parts) if self.parts is not None and self.parts.rule == "mix" else 1
 
     @property
     def mean_profile(self) -> Profile:
@@ -118,9 +126,22 @@ class Policy:
             return dict(zip(self.names, map(float, self.head.target_mean.tolist()), strict=True))
         return check_profile(stored or dict.fromkeys(self.names, 0.5), self.names, partial=False)
 
-    def fuse(self) -> Policy:
-        """Merge the adapter into the weights: faster generation, same answers up to rounding; cannot be undone."""
-        if self.peft is not None:
+    def fuse(self, weights: Mapping[str, float] | None = None) -> Policy:
+        """Merge the adapter into the weights: faster generation, same answers up to rounding; cannot be undone.
+
+        Of several adapters there is one model for some `weights` only; under these the policy answers from then on, and
+        takes no others. Without weights it stays as it is. Raises `InputError` for weights under which models are mixed
+        by the token, and for weights that a policy of one adapter is given.
+        """
+        if weights is not None:
+            if self.parts is None:
+                raise InputError("a policy of one adapter is fused without weights")
+            blends = self.parts.blends(check_weights(weights, self.names))
+            if len(blends) > 1:
+                raise InputError(f"a policy trained by '{self.method}' mixes {len(blends)} models under these weights")
+            self.causal, self.peft, self.parts = self.parts.merge(blends[0]), None, None
+            self.weight_map = None
+        elif self.peft is not None and self.parts is None:
             self.causal, self.peft = self.peft.merge_and_unload(), None
         return self
 
@@ -151,7 +172,7 @@ class Policy:
         """As `sense`, with an interval for each objective: on prompts like those of training a share `level` (0.5,
         0.8, 0.9 or 0.95) of the target profiles lies inside. A pinned objective's interval is its pin."""
         chats = as_chats(prompts)
-        pinned = self._per_prompt({} if pins is None else pins, "pin", len(chats))
+        pinned = self._pinned(pins, len(chats))
         level_index(level)
         check_whole(batch_size, "batch_size", least=1)
         prefixes = self._checked_prefixes(chats, 0)
@@ -219,7 +240,7 @@ class Policy:
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         batch_size: int = 64,
         progress: Progress = NO_PROGRESS,
     ) -> list[Generation]:
@@ -231,49 +252,99 @@ class Policy:
         objectives are sensed given the pins. One prefill a prompt: the head reads it and generation continues it.
 
         `weights` (non-negative, summing to one; the same for all, or one mapping a prompt) take the condition's place,
-        by the policy's own rule (`paretune.policy.weights`).
+        by the policy's own rule (`paretune.policy.weights`). A policy of several adapters always answers under weights:
+        equal ones where none are given.
+
+        `seed` is one for all, from which each prompt's draws follow by its place, or one a prompt.
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
-        if weights is not None:
-            condition = self._weighed(weights, condition, len(prompts))
+        chats = as_chats(prompts)
+        if isinstance(seed, Sequence):
+            seeds = list(seed)
+        else:
+            seeds = [row_seed(seed, "generate", i) for i in range(len(prompts))]
+        if len(seeds) != len(prompts):
+            raise InputError(f"{len(seeds)} seeds were given for {len(prompts)} prompts")
+        asked = self._asked(weights, condition, len(prompts))
+        if self.weight_map is not None and self.parts is None and asked:
+            condition = [self.weight_map.profile(each) for each in asked]
+        blends = [self.parts.blends(each) for each in asked] if self.parts is not None else [()] * len(prompts)
         condition = condition if condition is not None else ("sensed" if self.has_head else "none")
         check_whole(batch_size, "batch_size", least=1)
-        chats = as_chats(prompts)
         plan = self._plan(condition, len(chats))
-        pinned = self._per_prompt({} if pins is None else pins, "pin", len(chats))
+        pinned = self._pinned(pins, len(chats))
         prefixes = self._checked_prefixes(chats, max_new_tokens)
         out: list[Generation | None] = [None] * len(prompts)
         stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
         with progress("generate", len(prompts)) as task:
-            for index in by_length([len(ids) for ids in prefixes], batch_size):
-                state = self._prefill(chats, prefixes, index)
-                sensed = self._read_both(state.readout_BH, [pinned(i) for i in index])
-                used = [plan(i, given) | pinned(i) for i, (_, given) in zip(index, sensed, strict=True)]
+            for index in by_length([len(ids) for ids in prefixes], batch_size, apart=blends):
+                voices = self._voices(chats, prefixes, index, blends[index[0]])
+                sensed = self._read_both(voices[0].state.readout_BH, [pinned(i) for i in index])
+                used = [self._with_pins(plan(i, given), pinned(i)) for i, (_, given) in zip(index, sensed, strict=True)]
                 suffixes = [self.renderer.suffix(chats[i], own) for i, own in zip(index, used, strict=True)]
                 self._check_room(prefixes, suffixes, index, max_new_tokens)
                 decoded = decode(
                     self.causal,
-                    state,
+                    voices,
                     suffixes,
                     sampling=sampling,
                     stop_ids=stop,
                     pad_id=self.tokenizer.pad_token_id,
-                    seeds=[row_seed(seed, "generate", i) for i in index],
+                    seeds=[seeds[i] for i in index],
                 )
                 for i, (own, _), profile, answer in zip(index, sensed, used, decoded, strict=True):
                     text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
                     plain, interval = (own.profile, own.interval) if own is not None else (None, None)
-                    out[i] = Generation(text, profile or None, plain, len(answer.ids), answer.finished, interval)
+                    weighed = self.parts.answering(asked[i]) if self.parts is not None else None
+                    out[i] = Generation(
+                        text, profile or None, plain, len(answer.ids), answer.finished, interval, weighed
+                    )
                 task.advance(len(index))
         return [each for each in out if each is not None]
 
-    def _weighed(self, weights: Weights, condition: Any, count: int) -> list[Profile]:
-        """The profile that stands for each prompt's weights."""
+    def profiles(
+        self,
+        prompts: Sequence[str | Messages],
+        *,
+        condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
+        pins: Pins | None = None,
+        weights: Weights | None = None,
+        batch_size: int = 64,
+        progress: Progress = NO_PROGRESS,
+    ) -> list[Profile]:
+        """The profile that `generate` would put into each prompt of the same arguments; {} is none."""
+        asked = self._asked(weights, condition, len(prompts))
+        if self.weight_map is not None and self.parts is None and asked:
+            condition = [self.weight_map.profile(each) for each in asked]
+        condition = condition if condition is not None else ("sensed" if self.has_head else "none")
+        chats = as_chats(prompts)
+        plan, pinned = self._plan(condition, len(chats)), self._pinned(pins, len(chats))
+        sensed: Sequence[Sensed | None] = [None] * len(chats)
+        if condition == "sensed" and self.has_head:
+            sensed = self.predict(chats, pins, batch_size=batch_size, progress=progress)
+        return [self._with_pins(plan(i, each), pinned(i)) for i, each in enumerate(sensed)]
+
+    def _asked(self, weights: Weights | None, condition: Any, count: int) -> list[Profile]:
+        """The checked weights of each prompt; `[]` where there are none."""
+        if weights is None:
+            return [] if self.parts is None else [equal_weights(self.names)] * count
         if self.weight_map is None:
             raise InputError(f"a policy trained by '{self.method}' takes no preference weights")
         if condition is not None:
             raise InputError("weights take the place of a condition; give one of the two")
-        return [self.weight_map.profile(each) for each in self.checked_weights(weights, count)]
+        return self.checked_weights(weights, count)
+
+    def _voices(
+        self, chats: Sequence[Messages], prefixes: Sequence[list[int]], index: Sequence[int], blends: Sequence[Blend]
+    ) -> list[Voice]:
+        """The prefixes in a KV cache of each of the models that answer."""
+        if self.parts is None:
+            return [Voice(self._prefill(chats, prefixes, index))]
+        out = []
+        for blend in blends:
+            self.parts.use(blend)
+            out.append(Voice(self._prefill(chats, prefixes, index), blend.weight, partial(self.parts.use, blend)))
+        return out
 
     def checked_weights(self, weights: Weights, count: int) -> list[Profile]:
         """Weights of each of `count` prompts, checked. Raises `InputError`."""
@@ -308,7 +379,7 @@ class Policy:
         """A function (prompt index, sensed given the pins) -> what the condition says, to which the pins are added."""
         if not isinstance(condition, str):
             given = self._per_prompt(condition, "profile", count)
-            return lambda i, sensed: given(i)
+            return lambda i, sensed: self.request(given(i))
         check_condition(condition)
         if condition == "sensed":
             if self.head is None:
@@ -316,8 +387,32 @@ class Policy:
                     f"a policy trained by '{self.method}' has no sensing head; use condition none or give a profile"
                 )
             return lambda i, sensed: self.renderer.snapped(sensed.profile) if sensed is not None else {}
-        fixed = {"mean": self.mean_profile, "ones": dict.fromkeys(self.names, 1.0), "none": {}}[condition]
+        fixed = self.request({"mean": self.mean_profile, "ones": dict.fromkeys(self.names, 1.0), "none": {}}[condition])
         return lambda i, sensed: fixed
+
+    def request(self, profile: Mapping[str, float], *, values: bool = False) -> Profile:
+        """A profile in the terms that condition this policy: itself, or the weights that stand for its values where
+        the policy is conditioned on weights (`paretune.policy.weights.WeightMap.request`)."""
+        return self.weight_map.request(profile, values=values) if self.weight_map is not None else dict(profile)
+
+    @property
+    def conditioned_on_weights(self) -> bool:
+        """Is what it senses and is asked for a vector of weights, which sum to one, in place of values?"""
+        return self.weight_map is not None and self.weight_map.rule == "direction"
+
+    def _with_pins(self, profile: Profile, pins: Profile) -> Profile:
+        """A profile with the pins in it; weights go on summing to one."""
+        if pins and self.conditioned_on_weights:
+            return pin_weights(profile or equal_weights(self.names), pins)
+        return profile | pins
+
+    def _pinned(self, pins: Pins | None, count: int) -> Callable[[int], Profile]:
+        """The pins of each prompt, checked."""
+        pinned = self._per_prompt({} if pins is None else pins, "pin", count)
+        if self.conditioned_on_weights:
+            for i in range(count):
+                check_pinned_weights(pinned(i), self.names)
+        return pinned
 
     def _per_prompt(self, given: Any, what: str, count: int) -> Callable[[int], Profile]:
         """One profile for all prompts, or one a prompt, checked."""
@@ -363,11 +458,19 @@ class Policy:
         batch_size: int = 16,
         progress: Progress = NO_PROGRESS,
     ) -> list[float]:
-        """Summed log-probability of each text (and the end of its turn) given its prompt and profile."""
+        """Summed log-probability of each text (and the end of its turn) given its prompt and profile.
+
+        Several adapters are taken under equal weights. Raises `InputError` for a policy that mixes models by the token.
+        """
+        if self.parts is not None:
+            blends = self.parts.blends(equal_weights(self.names))
+            if len(blends) > 1:
+                raise InputError(f"a policy trained by '{self.method}' mixes models: it has no likelihood of one pass")
+            self.parts.use(blends[0])
         rows = [
             Packed(
                 self.renderer.prefix(prompt),
-                [Branch(self.renderer.suffix(prompt, profile), self.renderer.completion(text))],
+                [Branch(self.renderer.suffix(prompt, self.request(profile or {})), self.renderer.completion(text))],
             )
             for prompt, text, profile in zip(as_chats(prompts), texts, profiles, strict=True)
         ]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -27,8 +27,11 @@ from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
 from paretune.profile import LEVELS, Objective, Profile, check_profile, level_of
 
-Style = Literal["scores", "levels", "instructions"]
-STYLES: tuple[Style, ...] = ("scores", "levels", "instructions")
+Style = Literal["scores", "levels", "instructions", "ric", "cpo", "weights"]
+STYLES: tuple[Style, ...] = ("scores", "levels", "instructions", "ric", "cpo", "weights")
+"""How a profile is written: SGA's numbers, words of a level, a phrase per level, the markers of RiC (z-scores) and of
+CPO (levels 1 to 5), or what each objective weighs, in per cent, for policies conditioned on weights."""
+MARKED: tuple[Style, ...] = ("ric", "cpo", "weights")
 SNAPS = ("none", "paper")
 PAPER_GRID = 4  # the paper snaps predictions to multiples of 1/4
 
@@ -49,19 +52,30 @@ class Renderer:
     """Turns (messages, profile) into (prefix ids, suffix ids), and completions into ids.
 
     `snap`: `paper` rounds *sensed* values to multiples of 1/4 unless there are exactly two objectives, as the paper's
-    inference does; `none` leaves them. Profiles that are given (pins, conditions) are never snapped.
+    inference does; `none` leaves them. Profiles that are given (pins, conditions) are never snapped. `centre` and
+    `spread`: mean and standard deviation of the training values, by which the style `ric` writes z-scores.
     """
 
     tokenizer: Any
     objectives: Sequence[Objective]
     style: Style = "scores"
     snap: str = "none"
+    centre: Profile = field(default_factory=dict)
+    spread: Profile = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
             raise InputError(f"unknown renderer style '{self.style}'.{did_you_mean(str(self.style), STYLES)}")
         if self.snap not in SNAPS:
             raise InputError(f"unknown snap '{self.snap}'.{did_you_mean(self.snap, SNAPS)}")
+        if self.style == "ric":
+            names = [each.name for each in self.objectives]
+            self.centre = check_profile(self.centre, names, partial=False, what="centre")
+            self.spread = check_profile(self.spread, names, partial=False, what="spread")
+            if not all(self.spread.values()):
+                raise InputError("spread: standard deviations must be above 0")
+        elif self.centre or self.spread:
+            raise InputError(f"centre and spread belong to the style ric, not to '{self.style}'")
         install_template(self.tokenizer)
 
     # --- text -----------------------------------------------------------------------------------------------------
@@ -81,9 +95,25 @@ class Renderer:
             return f"\nYour response must satisfy the following scores: {items}"
         if self.style == "levels":
             return "\nRequested: " + ", ".join(f"{each.name} {LEVELS[level_of(profile[each.name])]}" for each in chosen)
+        if self.style in MARKED:
+            return "\n" + self._marked(profile, chosen)
         phrases = [phrase(each, level_of(profile[each.name])) for each in chosen]
         said = " ".join(text for text in phrases if text)
         return f"\n{said}" if said else ""
+
+    def _marked(self, profile: Profile, chosen: Sequence[Objective]) -> str:
+        """The text of the styles of `MARKED`; `weights` makes shares of whatever it is given."""
+        names = [each.name for each in chosen]
+        if self.style == "cpo":
+            return " ".join(f"<{name}:{1 + level_of(profile[name])}>" for name in names)
+        if self.style == "weights":
+            total = sum(profile.values())
+            shares = {name: profile[name] / total if total > 0 else 1 / len(names) for name in names}
+            return "What counts: " + ", ".join(f"{name} {100 * shares[name]:.0f}%" for name in names)
+        place = {each.name: number for number, each in enumerate(self.objectives, start=1)}
+        z = {name: (profile[name] - self.centre[name]) / self.spread[name] for name in names}
+        # + 0.0, for no score is "-0.0"
+        return " ".join(f"<rm{place[name]}_score> {round(z[name], 1) + 0.0:.1f}" for name in names)
 
     def snapped(self, sensed: Profile) -> Profile:
         """What becomes of a sensed profile before it is rendered (see `snap`)."""
@@ -98,7 +128,7 @@ class Renderer:
     def echoes(self, text: str) -> bool:
         """Does an answer leak the rendered profile?"""
         low = text.lower()
-        if re.search(r"<\w+_score:", low) or "must satisfy the following scores" in low:
+        if re.search(r"<\w+_score[:>]", low) or "must satisfy the following scores" in low:
             return True
         if self.style == "levels":
             return "requested:" in low or any(
@@ -107,7 +137,10 @@ class Renderer:
         if self.style == "instructions":
             said = (phrase(objective, i) for objective in self.objectives for i in range(len(LEVELS)))
             return any(text and text.lower().rstrip(".") in low for text in said)
-        return False
+        mark = {"cpo": r"<{}:\d", "weights": r"\b{} \d+%"}.get(self.style)
+        return mark is not None and any(
+            re.search(mark.format(re.escape(each.name.lower())), low) for each in self.objectives
+        )
 
     # --- ids ------------------------------------------------------------------------------------------------------
 
@@ -212,6 +245,11 @@ class Renderer:
         """Token ids of the rendered profile and the rest of the template; no or an empty profile renders nothing."""
         return self._encode_tail(self.profile_text(profile) + self._parts(messages)[1])
 
+    def text(self, messages: Messages, profile: Mapping[str, float] | None = None) -> str:
+        """Prefix and suffix as text, up to where the answer begins."""
+        before, after = self._parts(messages)
+        return before + self.profile_text(profile) + after
+
     def completion(self, text: str, *, finished: bool = True) -> list[int]:
         """Token ids of an answer and the token that ends the turn (left out when the answer was cut off)."""
         ids = self._encode(text)
@@ -244,7 +282,8 @@ class Renderer:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form; objectives are saved beside it, the tokenizer in its own files."""
-        return {"style": self.style, "snap": self.snap}
+        scales = {"centre": self.centre, "spread": self.spread} if self.style == "ric" else {}
+        return {"style": self.style, "snap": self.snap, **scales}
 
 
 def phrase(objective: Objective, level: int) -> str:

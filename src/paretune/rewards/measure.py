@@ -221,6 +221,14 @@ def holds_model(objective: Objective) -> bool:
     return kind.shares(rest) != ""
 
 
+def check_reward(objective: Objective) -> None:
+    """`InputError` for a bad spec and, unless a model would have to be loaded for it, a reward that cannot be built."""
+    kind, rest = kind_of(objective)
+    kind.check(rest)
+    if not holds_model(objective) or not runs_parallel(objective):  # what must live in one process is a service
+        build_reward(objective)
+
+
 def pass_name(objectives: Sequence[Objective]) -> str:
     """What a progress bar calls a group."""
     names = [objective.name for objective in objectives]

@@ -28,7 +28,7 @@ class SftLearner:
 
     needs_reference = False
 
-    def __init__(self, examples: Sequence[Example], config: SftConfig, names: Sequence[str]) -> None:
+    def __init__(self, examples: Sequence[Example], config: TrainConfig, names: Sequence[str]) -> None:
         self.examples = examples
 
     def __len__(self) -> int:

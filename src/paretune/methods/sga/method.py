@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paretune.methods.base import Method
 from paretune.methods.examples import Example
-from paretune.methods.pairwise import RoleItem, Weights, branch_losses, counts, padded
+from paretune.methods.pairwise import RoleItem, Weights, branch_losses, counts, sensing_loss
 from paretune.methods.requests import SensedRows, profile_distance
 from paretune.methods.sga.config import PRESETS, SgaConfig
 from paretune.policy.head import SensingHead
@@ -158,15 +158,10 @@ class SgaLearner:
         """The weighted parts; `sense` is logged as the head's own loss."""
         weights = self.weights
         loss, logged = branch_losses(out, reference, items, total, weights)
-        if out.predicted is None or not weights.sense or not total["sense"]:
-            return loss, logged
         assert self.head is not None
-        target_BGM = padded([item.goods for item in items]).to(out.predicted.device)
-        # the head's loss is a mean over these items' present targets; its share of the effective batch's:
-        share = counts(items)["sense"] / total["sense"]
-        value = self.head.loss(out.predicted, target_BGM, standardise=self.config.standardise) * share
-        logged["sense"] = float(value.detach())
-        return loss + weights.sense * value, logged
+        standardise = self.config.standardise
+        sensing, told = sensing_loss(self.head, out, items, total, weight=weights.sense, standardise=standardise)
+        return loss + sensing, logged | told
 
 
 def _nearest(example: Example, profile: Profile) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import paretune.policy
+import paretune.policy.folder
 from evaluation import fakes
 
 
@@ -17,6 +17,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     data = fakes.write_data(tmp_path / "rows.jsonl")
     loaded: dict[Path, fakes.FakePolicy] = {}
     monkeypatch.setattr(paretune.policy, "load_policy", lambda folder: loaded[Path(folder)], raising=False)
+    monkeypatch.setattr(paretune.policy.folder, "read_renderer", lambda folder: fakes.unloaded())
 
     class World:
         path = tmp_path

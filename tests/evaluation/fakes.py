@@ -192,6 +192,14 @@ def write_data(path: Path, rows: int = 60, **extra: Any) -> Path:
     return path
 
 
+def unloaded() -> tuple[Any, Any]:
+    """A renderer and a model's config under which prompts of any length fit."""
+    renderer = SimpleNamespace(
+        prefix=lambda prompt: [], suffix=lambda prompt, profile: [], completion=lambda text: [], profile_text=str
+    )
+    return renderer, SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=2**20))
+
+
 def policy_folder(path: Path, policy: FakePolicy | None = None) -> Path:
     """A folder that looks like a policy's (the loader is replaced in these tests)."""
     path.mkdir(parents=True)

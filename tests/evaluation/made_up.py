@@ -158,6 +158,7 @@ def policy(name: str, good: float, *, head: bool, sweep: bool) -> dict[str, Any]
              "claim": f"{name} gained on the trained reward of helpful only.", "flag": True}
         ],
         "control": control if head else None,
+        "conditioned_on": "values" if head else None,
         "control_accuracy": (estimate(0.72) | {"left_out": 2}) if head else None,
         "notes": [f"Near-duplicates could not be looked for in {name}'s training data."],
     }  # fmt: skip
@@ -233,6 +234,7 @@ def samples(names: tuple[str, ...] = POLICIES, text: str = "An answer in a few w
                 "sensed": dict.fromkeys(OBJECTIVES, 0.6) if i == 0 else None,
                 "interval": {each: [0.4, 0.85] for each in OBJECTIVES} if i == 0 else None,
                 "target": dict.fromkeys(OBJECTIVES, 0.7),
+                "wished": dict.fromkeys(OBJECTIVES, 0.7),
                 "answers": [
                     {"condition": each, "text": f"{text} ({each}, {name})", "finished": True, "distance": 0.12,
                      "values": dict.fromkeys(OBJECTIVES, 0.55)}

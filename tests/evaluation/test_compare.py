@@ -276,6 +276,27 @@ def test_no_prompt_in_common(world: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         evaluate(folders, world.rows, world.path / "out", allow_overlap=True, **FAST)
 
 
+def test_prompts_too_long_for_one_or_another_are_told_before_a_model_is_loaded(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import paretune.policy.folder
+
+    folders = [world.add(plain(says(0.8, 0.3)), "even"), world.add(plain(says(0.4, 0.6)), "odd")]
+    _, config = fakes.unloaded()
+
+    def lengths(folder: Path) -> tuple[Any, Any]:
+        """The prompts of odd numbers are too long for the policy `even`, and the other way round."""
+        renderer, _ = fakes.unloaded()
+        too_long = int(folder.name == "even")
+        renderer.prefix = lambda prompt: range(2**20 * (int(prompt[0]["content"].split()[1]) % 2 == too_long))
+        return renderer, config
+
+    monkeypatch.setattr(paretune.policy.folder, "read_renderer", lengths)
+    monkeypatch.setattr(paretune.policy, "load_policy", lambda folder: pytest.fail("a model was loaded"))
+    with pytest.raises(InputError, match=r"no prompt is in the test sets of all policies \('even' \d+, 'odd' \d+"):
+        evaluate(folders, world.rows, world.path / "out", **FAST)
+
+
 def test_one_common_prompt_tells_nothing_apart(world: Any) -> None:
     data = fakes.write_data(world.path / "ten.jsonl", rows=10)
     rows = read_rows(data)

@@ -282,8 +282,16 @@ def test_fewer_conditions_give_no_verdict(world: Any) -> None:
         ({"objectives": ["wram"]}, "no objective 'wram'.*Did you mean 'warm'"),
         ({"split": "tset"}, "unknown split 'tset'.*Did you mean 'test'"),
         ({"split": "train"}, "cannot test a policy"),
-        ({"max_prompts": 1}, "max_prompts 2 or more"),
-        ({"seed": -1}, "seed must be 0 or more"),
+        ({"max_prompts": 1}, "max_prompts must be at least 2"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"max_prompts": 2.5}, "max_prompts must be a whole number"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be"),
+        ({"conditions": "sensd"}, "unknown condition 'sensd'"),
+        ({"objectives": "wram"}, "no objective 'wram'"),
+        ({"judge_with": "warm"}, "NAME=SPEC.*found 'warm'"),
+        ({"weights": 0.5}, "weights are one or a list of them, found 0.5"),
+        ({"profiles": 3}, "profiles are one or a list of them, found 3"),
+        ({"profiles": "warm=2"}, "the profile 'warm=2'.*must lie in"),
     ],
 )
 def test_bad_arguments_are_told_and_leave_nothing(world: Any, arguments: dict[str, Any], message: str) -> None:
@@ -304,6 +312,8 @@ def test_folders_that_are_not_ours_are_never_replaced(world: Any) -> None:
         evaluate([folder], world.rows, folder, overwrite=True, **FAST)
     with pytest.raises(InputError, match="choose another output folder"):
         evaluate([folder], world.rows, world.path, overwrite=True, **FAST)
+    with pytest.raises(InputError, match="lies in a policy folder; choose another"):
+        evaluate([folder], world.rows, folder / "report", **FAST)
     assert (folder / "policy.json").exists() and world.rows.exists()
 
 

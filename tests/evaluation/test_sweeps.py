@@ -61,7 +61,13 @@ def test_profiles_are_read_from_text_mappings_and_files(tmp_path: Path) -> None:
     assert read_profiles(["a=.9,b=.1", {"b": 1}, str(one), many], ["a", "b"]) == [
         {"a": 0.9, "b": 0.1}, {"b": 1.0}, {"a": 0.5}, {"a": 0.1}, {"b": 0.2},
     ]  # fmt: skip
-    for text, message in (('{"a": 2}', r"bad.json: .*\[0, 1\]"), ("{", "is not JSON"), ("[{}]", "names no objective")):
+    for text, message in (
+        ('{"a": 2}', r"bad.json: .*\[0, 1\]"),
+        ("{", "is not JSON"),
+        ('["a=.5"]', "bad.json"),
+        ("[{}]", "names no objective"),
+        ("[]", "holds no profile"),
+    ):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InputError, match=message):
             read_profiles(tmp_path / "bad.json", ["a"])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from paretune.data import store_objectives
+from paretune.errors import InputError
 from paretune.evaluation import CONDITIONS, evaluate
 from paretune.methods import train
 from paretune.policy import load_policy
@@ -102,3 +103,12 @@ def test_policies_of_every_kind_are_compared_with_their_base_model(trained: Path
             out = causal.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False)[0, len(ids) :]
             text = tokenizer.decode(out, skip_special_tokens=True)
             assert told["base", "none", line["id"]] == text, "the base model itself, from one of its policies"
+
+
+def test_answers_that_fit_no_context_are_told_before_a_model_is_loaded(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paretune.policy.load_policy", lambda folder: pytest.fail("a model was loaded"))
+    folders = [trained / "sga", trained / "dpo"]
+    with pytest.raises(InputError, match=r"found 0.* are too long\. Ask for shorter answers"):
+        evaluate(folders, trained / "rows.jsonl", trained / "long", max_new_tokens=100_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from evaluation import fakes
 from paretune.cli.app import app
+from paretune.errors import InputError
 
 LIMITS = ["--bootstrap", "50", "--control-prompts", "0", "--condition", "none"]
 
@@ -51,3 +53,19 @@ def test_wrong_wishes_exit_with_2_and_one_line(world: Any, wish: list[str], mess
     done = verb(world, *wish)
     assert done.exit_code == 2 and message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
     assert not (world.path / "out").exists()
+
+
+def test_a_run_that_was_ended_says_what_it_kept(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise InputError("no space is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["paretune.evaluation.evaluate"], "write", full)
+        assert verb(world).exit_code == 2
+    other = verb(world, "--max-new-tokens", "3")
+    assert other.exit_code == 2 and "with another limit of new tokens" in other.stderr
+    done = verb(world)
+    count = len((world.path / "out" / "answers.jsonl").read_text().splitlines())
+    assert done.exit_code == 0 and f"{count} answers were kept from the run that was ended before" in done.stdout
+    again = verb(world, "--overwrite")
+    assert again.exit_code == 0 and "were kept" not in again.stdout

@@ -91,7 +91,8 @@ def evaluate(
 
     Compares answers guided by the true, the sensed, a shuffled, the mean, an all-ones and no profile, with intervals,
     and says in words whether sensing helps. Several policies are compared with each other and with the data's chosen
-    answers, over preference weights and profiles where they take them.
+    answers, over preference weights and profiles where they take them. A run that was ended goes on from the answers it
+    had when the same command is given again.
     """
     from paretune.cli.inputs import read_reference
     from paretune.evaluation import evaluate as run
@@ -138,6 +139,8 @@ def _show(metrics: dict[str, Any], out: Path) -> None:
             say(f"  {line}")
     if metrics.get("comparison"):
         _show_comparison(metrics)
+    if metrics.get("kept_answers"):
+        say(f"{metrics['kept_answers']:,} answers were kept from the run that was ended before")
     say(f"report: {out / 'report.html'}")
 
 

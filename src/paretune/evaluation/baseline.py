@@ -12,9 +12,8 @@ from typing import Any
 
 from paretune.data import prompt_key
 from paretune.data.rows import Messages
-from paretune.evaluation.conditions import generate
+from paretune.evaluation.asking import Asker
 from paretune.profile import Objective
-from paretune.progress import Progress
 
 METHOD = "base"
 
@@ -32,11 +31,9 @@ def has_base(policy: Any) -> bool:
 
 @dataclass
 class BaseAnswers:
-    """Greedy answers kept by base model and prompt."""
+    """Greedy answers kept by base model and prompt; `ask` keeps no journal, for whoever asks here keeps one."""
 
-    max_new_tokens: int | None
-    seed: int
-    progress: Progress
+    ask: Asker
     kept: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
 
     def of(self, policy: Any, prompts: Sequence[Messages]) -> list[Any]:
@@ -45,14 +42,7 @@ class BaseAnswers:
         missing = {key: prompt for prompt in prompts if (key := prompt_key(prompt)) not in own}
         if missing:
             with policy.peft.disable_adapter():
-                answers = generate(
-                    policy,
-                    list(missing.values()),
-                    "none",
-                    max_new_tokens=self.max_new_tokens,
-                    seed=self.seed,
-                    progress=self.progress,
-                )
+                answers, _ = self.ask(policy, list(missing.values()), "none")
             own |= zip(missing, answers, strict=True)
         return [own[prompt_key(prompt)] for prompt in prompts]
 

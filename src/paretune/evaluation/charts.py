@@ -150,8 +150,8 @@ def stacked_chart(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str) -> 
     return svg(_ROW * len(rows) + 8, f"{title}: {'; '.join(said)}", body)
 
 
-def curve_chart(points: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Requested (across) against mean obtained (up) with whiskers; the dashed line is perfect obedience."""
+def curve_chart(points: Sequence[Mapping[str, Any]], title: str, *, ideal: bool = True) -> str:
+    """Requested (across) against mean obtained (up) with whiskers; the dashed line, if `ideal`, perfect obedience."""
     side, left, top, bottom = 200, 40, 10, 34
     width = left + side + 14
 
@@ -166,7 +166,7 @@ def curve_chart(points: Sequence[Mapping[str, Any]], title: str) -> str:
         body.append(line(x(tick), y(0), x(tick), y(1), "rule") + line(x(0), y(tick), x(1), y(tick), "rule"))
         body.append(text(x(tick), y(0) + 15, f"{tick:g}", "tick", "middle"))
         body.append(text(left - 6, y(tick) + 4, f"{tick:g}", "tick", "end"))
-    body.append(line(x(0), y(0), x(1), y(1), "ideal"))
+    body += [line(x(0), y(0), x(1), y(1), "ideal")] if ideal else []
     shown = [point for point in points if point["obtained"]["value"] is not None]
     path = " ".join(f"{x(p['requested']):.1f},{y(p['obtained']['value']):.1f}" for p in shown)
     body.append(f'<polyline points="{path}" class="curve"/>')

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
 from paretune.profile import Profile
-from paretune.progress import Progress
 
 CONDITIONS = ("oracle", "sensed", "shuffled", "mean", "ones", "none")
 MEANING = {
@@ -59,39 +57,50 @@ def filled(targets: Sequence[Profile], sensed: Sequence[Profile]) -> list[Profil
     ]
 
 
+def on_weights(policy: Any) -> bool:
+    """Is what the policy senses and is asked for a vector of weights, in place of values?"""
+    return bool(getattr(policy, "conditioned_on_weights", False))
+
+
+def in_terms(policy: Any, targets: Sequence[Profile]) -> list[Profile]:
+    """Targets as what the policy senses: the weights that stand for their values, where it is conditioned on weights.
+
+    Weights say how all objectives compare, so of a target that leaves one open they are not known: {}.
+    """
+    if not on_weights(policy):
+        return list(targets)
+    whole = len(policy.objectives)
+    return [policy.request(each, values=True) if len(each) == whole else {} for each in targets]
+
+
+def oracle_requests(policy: Any, targets: Sequence[Profile], sensed: Sequence[Profile]) -> list[Profile]:
+    """What `oracle` gives: targets, with what one leaves open as it is sensed.
+
+    Where these are weights, the open objectives keep their sensed weights and the others share the rest of 1, in the
+    proportions that the target's values say.
+    """
+    if not on_weights(policy):
+        return filled(targets, sensed)
+    from paretune.policy.weights import pin_weights
+
+    out = []
+    for target, own in zip(targets, sensed, strict=True):
+        weighed = policy.request(target, values=True)
+        left_open = {name: value for name, value in own.items() if name not in target}
+        out.append(pin_weights({name: weighed.get(name, 0.0) for name in own}, left_open))
+    return out
+
+
 def profiles_of(
-    condition: str, targets: Sequence[Profile], sensed: Sequence[Profile], mean: Profile, seed: int
+    condition: str, oracle: Sequence[Profile], sensed: Sequence[Profile], mean: Profile, seed: int
 ) -> list[Profile | None]:
     """What `Policy.generate` is given for a condition other than `sensed`: one profile a prompt."""
     if condition == "oracle":
-        return [*filled(targets, sensed)]
+        return [*oracle]
     if condition == "shuffled":
         return [sensed[other] for other in derangement(len(sensed), seed)]
     same = {"mean": mean, "ones": dict.fromkeys(mean, 1.0), "none": None}[condition]
-    return [same] * len(targets)
-
-
-def generate(
-    policy: Any,
-    prompts: Sequence[Messages],
-    condition: str | Sequence[Profile | None] | None,
-    *,
-    max_new_tokens: int | None,
-    seed: int,
-    progress: Progress,
-    pins: Profile | Sequence[Profile] | None = None,
-    weights: Sequence[Profile] | None = None,
-) -> list[Any]:
-    """Greedy answers under a condition, or weights in its place (`paretune.policy.Generation`s).
-
-    The length limit is the policy's own by default.
-    """
-    more: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
-    if weights is not None:
-        more["weights"] = weights
-    return list(
-        policy.generate(prompts, condition=condition, pins=pins, temperature=0.0, seed=seed, progress=progress, **more)
-    )
+    return [same] * len(sensed)
 
 
 def clean(text: str) -> str:

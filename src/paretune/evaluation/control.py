@@ -18,15 +18,17 @@ from paretune.bootstrap import (
 )
 from paretune.data import Pair
 from paretune.data.rows import Messages, Row, prompt_key
-from paretune.evaluation.conditions import generate
+from paretune.evaluation.asking import Asker
+from paretune.evaluation.conditions import in_terms
 from paretune.evaluation.scoring import Scored, measure_all
-from paretune.profile import Objective
+from paretune.profile import Objective, Profile
 from paretune.progress import Progress
 
 SWEEP = (0.1, 0.3, 0.5, 0.7, 0.9)
 PROMPTS = 16
 LIKELIHOOD_PROMPTS = 64
 SAME = 1e-9
+WEIGHT_IS_NO_VALUE = "a weight is requested and a value obtained, which are of different units"
 
 
 def subset(prompts: Sequence[Messages], limit: int, seed: int) -> list[int]:
@@ -49,36 +51,25 @@ class Step:
     scored: Scored
 
 
-def sweep(
-    policy: Any,
-    rows: Sequence[Row],
-    objectives: Sequence[Objective],
-    *,
-    max_new_tokens: int | None,
-    seed: int,
-    progress: Progress,
-) -> list[Step]:
+def sweep(policy: Any, rows: Sequence[Row], objectives: Sequence[Objective], ask: Asker) -> list[Step]:
     """Pin each objective to each value of `SWEEP`, sense the rest, answer and score; one call for all of it."""
     asked = [(objective.name, value) for objective in objectives for value in SWEEP]
-    answers = generate(
-        policy,
-        [row.prompt for _ in asked for row in rows],
-        "sensed",
-        pins=[{name: value} for name, value in asked for _ in rows],
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        progress=progress,
-    )
+    pins = [{name: value} for name, value in asked for _ in rows]
+    answers, _ = ask(policy, [row.prompt for _ in asked for row in rows], "sensed", pins=pins)
     size = len(rows)
-    scored = measure_all(rows, [answers[i * size : (i + 1) * size] for i in range(len(asked))], objectives, progress)
+    scored = measure_all(
+        rows, [answers[i * size : (i + 1) * size] for i in range(len(asked))], objectives, ask.progress
+    )
     return [Step(name, value, each) for (name, value), each in zip(asked, scored, strict=True)]
 
 
-def obedience(steps: Sequence[Step], objectives: Sequence[Objective], bootstrap: Bootstrap) -> dict[str, Any]:
+def obedience(
+    steps: Sequence[Step], objectives: Sequence[Objective], bootstrap: Bootstrap, *, weights: bool = False
+) -> dict[str, Any]:
     """Per objective: Spearman pooled and within prompts, MAE, and the mean obtained for each request.
 
     Pooled, a request must tell the obtained value whatever the prompt; within prompts (the mean over them), turning it
-    must move the answer to the same prompt.
+    must move the answer to the same prompt. Where requests are `weights`, they may tell it but not equal it: no MAE.
     """
     out: dict[str, Any] = {}
     for column, objective in enumerate(objectives):
@@ -86,6 +77,8 @@ def obedience(steps: Sequence[Step], objectives: Sequence[Objective], bootstrap:
         requested = np.array([step.requested for step in own])
         obtained = np.stack([step.scored.values[:, column] for step in own], axis=1)  # [prompts, values]
         out[objective.name] = _curve(requested, obtained, bootstrap)
+        if weights:
+            out[objective.name]["mae"] = undefined(WEIGHT_IS_NO_VALUE).to_dict()
     return out
 
 
@@ -131,32 +124,32 @@ def control_accuracy(
     """Share of completions that are likelier under their own profile than under the other completion's; 0.5 is none.
 
     Each prompt gives two completions (chosen and rejected). Pairs whose profiles are equal, incomplete or read the same
-    once rendered are left out and counted.
+    once rendered are left out and counted. A policy conditioned on weights is given those that stand for the profiles.
     """
     picked = [pairs[i] for i in subset([pair.row.prompt for pair in pairs], LIKELIHOOD_PROMPTS, seed)]
-    usable = [pair for pair in picked if _distinct(policy, pair, names)]
+    whole = [pair for pair in picked if all(name in pair.target and name in pair.rejected_profile for name in names)]
+    mine = in_terms(policy, [pair.target for pair in whole])
+    theirs = in_terms(policy, [pair.rejected_profile for pair in whole])
+    usable = [each for each in zip(whole, mine, theirs, strict=True) if _distinct(policy, each[1], each[2])]
     if not usable:
         why = "no prompt has two completions whose complete profiles differ"
         return undefined(why).to_dict() | {"left_out": len(picked)}
     prompts, texts, own, other = [], [], [], []
-    for pair in usable:
+    for pair, one, two in usable:
         prompts += [pair.row.prompt] * 2
         texts += [pair.chosen.text, pair.rejected.text]
-        own += [pair.target, pair.rejected_profile]
-        other += [pair.rejected_profile, pair.target]
-    mine = np.array(policy.loglik(prompts, texts, own, progress=progress))
-    theirs = np.array(policy.loglik(prompts, texts, other, progress=progress))
-    finite = np.isfinite(mine) & np.isfinite(theirs)
-    right = np.where(finite, mine > theirs, np.nan).reshape(len(usable), 2)
+        own += [one, two]
+        other += [two, one]
+    under_own = np.array(policy.loglik(prompts, texts, own, progress=progress))
+    under_other = np.array(policy.loglik(prompts, texts, other, progress=progress))
+    finite = np.isfinite(under_own) & np.isfinite(under_other)
+    right = np.where(finite, under_own > under_other, np.nan).reshape(len(usable), 2)
     per_prompt = np.where(np.isfinite(right).all(axis=1), right.mean(axis=1), np.nan)
     return bootstrap.mean(per_prompt).to_dict() | {"left_out": len(picked) - len(usable)}
 
 
-def _distinct(policy: Any, pair: Pair, names: Sequence[str]) -> bool:
-    """Both profiles complete, different, and different in what the policy is told."""
-    mine, theirs = pair.target, pair.rejected_profile
-    if any(name not in mine or name not in theirs for name in names):
-        return False
-    if all(abs(mine[name] - theirs[name]) <= SAME for name in names):
+def _distinct(policy: Any, mine: Profile, theirs: Profile) -> bool:
+    """Profiles that differ, also in what the policy is told."""
+    if all(abs(mine[name] - theirs[name]) <= SAME for name in mine):
         return False
     return bool(policy.renderer.profile_text(mine) != policy.renderer.profile_text(theirs))

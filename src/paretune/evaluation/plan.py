@@ -2,7 +2,8 @@
 
 Answering takes hours and a wrong wish seconds to find, so policy.json of every policy is read first: the sweeps, the
 reference and the judges are checked against its objectives, and with several policies so is that they can be compared
-at all: some objective in common, some prompt in common, and none that one of them was trained on.
+at all: some objective in common, some prompt in common that fits each one's context, and none that one of them was
+trained on.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def make_plan(folders: Mapping[str, Path], data: Path | str, rows: Sequence[Row]
         trained={name: frozenset(each.get("train_prompts") or ()) for name, each in described.items()},
     )
     if len(folders) > 1:
-        _check_comparable(plan, described, objectives, data, rows, settings)
+        _check_comparable(plan, folders, described, objectives, data, rows, settings)
     return plan
 
 
@@ -87,23 +88,25 @@ def _objectives(described: Mapping[str, Any], folder: Path) -> list[Objective]:
 
 def _check_comparable(
     plan: Plan,
+    folders: Mapping[str, Path],
     described: Mapping[str, Mapping[str, Any]],
     objectives: Mapping[str, Sequence[Objective]],
     data: Path | str,
     rows: Sequence[Row],
     settings: Settings,
 ) -> None:
-    """Some scored objective and some test prompt in common, as far as can be told without the models."""
+    """Some scored objective and some test prompt in common, which leaves out those that do not fit a context."""
     common: set[str] | None = None
     shared_objectives({name: choose_objectives(own, settings.objectives)[0] for name, own in objectives.items()})
     sizes = {}
     for name, each in described.items():
-        stub = SimpleNamespace(metadata=each, objectives=list(objectives[name]), has_head=False)
         test = load_test_set(
-            stub,
+            _unloaded(folders[name], each, objectives[name]),
             data,
             rows,
             split=settings.split,
+            max_prompts=settings.max_prompts,
+            room=settings.max_new_tokens,
             seed=settings.seed,
             allow_overlap=settings.allow_overlap,
             others=plan.others(name),
@@ -112,6 +115,22 @@ def _check_comparable(
         common, sizes[name] = ids if common is None else common & ids, len(ids)
     if not common:
         raise no_common_prompt(sizes, data)
+
+
+def _unloaded(folder: Path, described: Mapping[str, Any], objectives: Sequence[Objective]) -> Any:
+    """Of a policy what the choice of its test prompts takes, without its model."""
+    from paretune.policy.folder import read_renderer
+
+    renderer, config = read_renderer(folder)
+    middle = {each.name: 0.5 for each in objectives}
+    return SimpleNamespace(
+        metadata=described,
+        objectives=list(objectives),
+        has_head=False,
+        renderer=renderer,
+        mean_profile=described.get("mean_profile") or middle,
+        causal=SimpleNamespace(config=config),
+    )
 
 
 def no_common_prompt(sizes: Mapping[str, int], data: Path | str) -> InputError:

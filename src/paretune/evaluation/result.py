@@ -13,7 +13,7 @@ from paretune.evaluation.summary import Answers
 from paretune.evaluation.sweeps import Point, in_text
 from paretune.evaluation.testset import TestSet
 from paretune.evaluation.winrate import MARGIN
-from paretune.profile import Objective
+from paretune.profile import Objective, Profile
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Evaluated:
     """One policy's metrics (JSON), and what the comparison, the report and answers.jsonl need besides.
 
     `natural` is the condition of its natural answers, `points` its sweep, `chosen` [n, m] the normalised values of the
-    data's chosen completions for its scored objectives.
+    data's chosen completions for its scored objectives, `wished` the targets in terms of what it senses.
     """
 
     metrics: dict[str, Any]
@@ -72,6 +72,7 @@ class Evaluated:
     swept: list[int]
     natural: str
     chosen: Floats
+    wished: list[Profile]
     points: list[Point] = field(default_factory=list)
 
     @property

@@ -18,12 +18,14 @@ import numpy as np
 
 from paretune.bootstrap import Bootstrap, Estimate, Floats
 from paretune.data import Row
+from paretune.evaluation.asking import Asker
 from paretune.evaluation.baseline import BaseAnswers, BaseModel, has_base, identity
-from paretune.evaluation.conditions import choose_conditions, generate, profiles_of
+from paretune.evaluation.conditions import choose_conditions, in_terms, on_weights, oracle_requests, profiles_of
 from paretune.evaluation.control import Step, control_accuracy, obedience, subset, sweep
 from paretune.evaluation.fronts import front_of, front_set
 from paretune.evaluation.head import INTERVAL_LEVEL, Probe, head_quality, interval_ends, linear_probe, matrix
 from paretune.evaluation.heldout import held_out
+from paretune.evaluation.journal import Journal
 from paretune.evaluation.plan import Plan
 from paretune.evaluation.result import Evaluated, Settings
 from paretune.evaluation.scoring import choose_objectives, distances, measure_all, normalised, score
@@ -33,10 +35,15 @@ from paretune.evaluation.testset import TestSet, load_test_set
 from paretune.evaluation.verdict import decide, find_limits
 from paretune.evaluation.winrate import per_prompt_wins, win_rates
 from paretune.files import read_json
-from paretune.profile import Objective, Profile
+from paretune.profile import Objective
 from paretune.progress import Progress
 
 CENTRE = "centre"
+_WEIGHED = (
+    "It senses and is given weights, which sum to one, in place of values: a target of values goes in as the weights "
+    "that stand for it (softmax of values / temperature), the head is judged by those of complete targets, and control "
+    "asks for a weight, which is of another unit than the value obtained."
+)
 
 
 @dataclass
@@ -49,11 +56,15 @@ class Run:
     plan: Plan
     progress: Progress
     bootstrap: Bootstrap
+    journal: Journal
     answers: BaseAnswers = field(init=False)
     bases: dict[tuple[str, str, str], Evaluated] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.answers = BaseAnswers(self.settings.max_new_tokens, self.settings.seed, self.progress)
+        self.answers = BaseAnswers(replace(self._ask("base"), journal=None))
+
+    def _ask(self, *who: str) -> Asker:
+        return Asker(who, self.settings.max_new_tokens, self.settings.seed, self.progress, self.journal)
 
     def policy(self, name: str, folder: Path) -> Evaluated:
         """All of it for one policy, which is freed on return; its base model's part goes into `bases`, if asked for."""
@@ -77,11 +88,12 @@ class Run:
             self._base(policy, test)
         base = None
         if self.plan.judges and has_base(policy):
-            base = [each.text for each in self.answers.of(policy, test.prompts)]
+            found, _ = self._ask("base", *identity(policy))(BaseModel(policy, self.answers), test.prompts, "none")
+            base = [each.text for each in found]
         head = _head(policy, test, self.bootstrap, self.progress)
         if hasattr(policy, "fuse"):  # the base model was the last thing that needed the adapter apart
             policy.fuse()
-        done = self._measured(policy, test, head)
+        done = self._measured(policy, test, head, self._ask("policy", name))
         done.metrics["folder"] = str(folder)
         done.metrics["cost"] = {
             **training_cost(folder),
@@ -103,37 +115,42 @@ class Run:
         elif identity(policy) not in self.bases:
             start = perf_counter()
             own = replace(test, notes=[], train=[], train_targets=[])
-            done = self._measured(BaseModel(policy, self.answers), own, None)
+            ask = self._ask("base", *identity(policy))
+            done = self._measured(BaseModel(policy, self.answers), own, None, ask)
             nothing = dict.fromkeys(("train_seconds", "train_tokens", "train_steps", "peak_memory_mib"))
             done.metrics["cost"] = {**nothing, "models_at_inference": 1, "adapters": 0, **done.metrics["cost"]}
             done.metrics["cost"]["evaluate_seconds"] = perf_counter() - start
             done.metrics["notes"] = []  # that a base model takes no weights goes without saying
             self.bases[identity(policy)] = done
 
-    def _measured(self, policy: Any, test: TestSet, head: dict[str, Any] | None) -> Evaluated:
+    def _measured(self, policy: Any, test: TestSet, head: dict[str, Any] | None, ask: Asker) -> Evaluated:
         """Answers, scores and figures of a policy, or of a base model seen as one."""
         settings, bootstrap, progress = self.settings, self.bootstrap, self.progress
         scored, unscored = choose_objectives(policy.objectives, settings.objectives)
         notes = test.notes
         asks = asks_for(policy, self.plan.weights, self.plan.profiles, notes)
-        limits: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed}
-        answers = _answer(policy, test, scored, settings, progress)
-        points = run_sweep(policy, test.rows, asks, scored, **limits, progress=progress) if asks else []
+        answers = _answer(policy, test, scored, settings, ask)
+        points = run_sweep(policy, test.rows, asks, scored, ask) if asks else []
         answers |= _centre(policy, points, test, scored)
         swept: list[int] = []
         steps: list[Step] = []
-        if policy.has_head and scored and settings.control_prompts > 0:
+        weighs = on_weights(policy)
+        if policy.has_head and scored and settings.control_prompts > 0 and not (weighs and len(policy.objectives) == 1):
             swept = subset(test.prompts, settings.control_prompts, settings.seed)
-            steps = sweep(policy, [test.rows[i] for i in swept], scored, **limits, progress=progress)
+            steps = sweep(policy, [test.rows[i] for i in swept], scored, ask)
         natural = next((each for each in ("sensed", CENTRE) if each in answers), next(iter(answers)))
         chosen = _chosen_values(policy, test, scored, progress)
-        done = Evaluated({}, test, scored, answers, steps, swept, natural, chosen, points)
+        wished = in_terms(policy, test.targets)
+        if weighs and policy.has_head:
+            notes.append(_WEIGHED)
+        done = Evaluated({}, test, scored, answers, steps, swept, natural, chosen, wished, points)
         done.metrics.update(
             {
                 "folder": None,
                 "method": policy.method,
                 "base": policy.base,
                 "has_head": policy.has_head,
+                "conditioned_on": _conditioned_on(policy),
                 "objectives": [objective.to_dict() for objective in policy.objectives],
                 "scored": [objective.name for objective in scored],
                 "unscored": unscored,
@@ -141,13 +158,20 @@ class Run:
                 "natural": natural,
                 **_metrics(policy, done, head, bootstrap),
                 **_sweep_metrics(done, bootstrap, self.plan.reference),
-                "control": obedience(steps, scored, bootstrap) if steps else None,
+                "control": obedience(steps, scored, bootstrap, weights=weighs) if steps else None,
                 "control_accuracy": _accuracy(policy, test, bootstrap, settings, progress),
                 "held_out": None,
                 "notes": notes,
             }
         )
         return done
+
+
+def _conditioned_on(policy: Any) -> str | None:
+    """What a profile says of each objective to this policy; None for one that is given no profile."""
+    if on_weights(policy):
+        return "weights"
+    return "values" if policy.has_head or getattr(policy, "takes_profile", False) else None
 
 
 def training_cost(folder: Path) -> dict[str, float | None]:
@@ -180,49 +204,35 @@ def _head(policy: Any, test: TestSet, bootstrap: Bootstrap, progress: Progress) 
     if test.train:
         train = policy.features([pair.row.prompt for pair in test.train], progress=progress)
         ahead = policy.features(test.prompts, progress=progress)
-        probe = linear_probe(train, matrix(_in_terms(policy, test.train_targets), names), ahead, names)
-    targets = matrix(_in_terms(policy, test.targets), names)
+        probe = linear_probe(train, matrix(in_terms(policy, test.train_targets), names), ahead, names)
+    targets = matrix(in_terms(policy, test.targets), names)
     return head_quality(names, targets, sensed, policy.mean_profile, probe, bootstrap, intervals)
 
 
-def _in_terms(policy: Any, targets: Sequence[Profile]) -> list[Profile]:
-    """Target profiles as what the policy senses and is asked for: weights, where it is conditioned on them."""
-    request = getattr(policy, "request", None)
-    return [request(each, values=True) for each in targets] if request is not None else list(targets)
-
-
 def _answer(
-    policy: Any, test: TestSet, scored: Sequence[Objective], settings: Settings, progress: Progress
+    policy: Any, test: TestSet, scored: Sequence[Objective], settings: Settings, ask: Asker
 ) -> dict[str, Answers]:
     """Answers of every condition, in the fixed order."""
     wanted = choose_conditions(settings.conditions, has_head=policy.has_head)
     targets = matrix(test.targets, [objective.name for objective in scored])
     made: dict[str, tuple[list[Any], float]] = {}
-
-    def ask(prompts: Sequence[Any], condition: Any) -> tuple[list[Any], float]:
-        start = perf_counter()
-        found = generate(
-            policy, prompts, condition, max_new_tokens=settings.max_new_tokens, seed=settings.seed, progress=progress
-        )
-        return found, perf_counter() - start
-
     if not policy.has_head:
-        made["none"] = ask(test.prompts, "none")
+        made["none"] = ask(policy, test.prompts, "none")
     else:
         if "sensed" in wanted:
-            made["sensed"] = ask(test.prompts, "sensed")
+            made["sensed"] = ask(policy, test.prompts, "sensed")
         # sensed went first: the others are given the very profiles it used (snapped as its renderer does)
         sensed = [answer.profile or {} for answer in made["sensed"][0]] if made else policy.sense(test.prompts)
         others = [name for name in wanted if name != "sensed"]
-        wished = _in_terms(policy, test.targets)
-        given = [profiles_of(name, wished, sensed, policy.mean_profile, settings.seed) for name in others]
+        oracle = oracle_requests(policy, test.targets, sensed)
+        given = [profiles_of(name, oracle, sensed, policy.mean_profile, settings.seed) for name in others]
         if others:
-            found, seconds = ask(test.prompts * len(others), [profile for each in given for profile in each])
+            found, seconds = ask(policy, test.prompts * len(others), [profile for each in given for profile in each])
             n, total = len(test.prompts), sum(each.tokens for each in found)
             for at, name in enumerate(others):
                 part = found[at * n : (at + 1) * n]
                 made[name] = part, share_of(seconds, part, total)
-    measured = measure_all(test.rows, [made[name][0] for name in wanted], scored, progress)
+    measured = measure_all(test.rows, [made[name][0] for name in wanted], scored, ask.progress)
     return {name: distances_of(each, targets, made[name][1]) for name, each in zip(wanted, measured, strict=True)}
 
 

@@ -15,7 +15,10 @@ SHOWN = ("none", "oracle")
 
 
 def samples_of(each: Evaluated, count: int) -> list[dict[str, Any]]:
-    """`count` prompts with their sensed and target profiles and their answers: natural, none and oracle."""
+    """`count` prompts with their sensed and target profiles and their answers: natural, none and oracle.
+
+    `target` is what answers are measured by, `wished` the same in terms of what is sensed (weights, for some policies).
+    """
     conditions = [name for name in dict.fromkeys((each.natural, *SHOWN)) if name in each.answers]
     out = []
     for i in subset(each.test.prompts, count, 0):
@@ -26,6 +29,7 @@ def samples_of(each: Evaluated, count: int) -> list[dict[str, Any]]:
                 "sensed": dict(first.sensed) if first is not None and first.sensed else None,
                 "interval": _ends(first.interval) if first is not None else None,
                 "target": dict(each.test.targets[i]),
+                "wished": dict(each.wished[i]),
                 "answers": [_answer(each, name, i) for name in conditions],
             }
         )

@@ -124,13 +124,20 @@ def _control(own: Metrics) -> str:
             "is likelier under its own profile than under another completion's; 0.5 is no control at all.</p>"
         )
     figures = []
+    weights = own["conditioned_on"] == "weights"
     for name, each in (own["control"] or {}).items():
         if each["curve"]:
             rho = f"{interval(each['spearman'], 2)}, within prompts {interval(each['spearman_within'], 2)}"
-            caption = f"{name}: Spearman {rho}, MAE {interval(each['mae'], 2)}, {each['prompts']} prompts"
-            figures.append(figure(charts.curve_chart(each["curve"], name), caption))
+            off = "" if weights else f", MAE {interval(each['mae'], 2)}"
+            caption = f"{name}: Spearman {rho}{off}, {each['prompts']} prompts"
+            figures.append(figure(charts.curve_chart(each["curve"], name, ideal=not weights), caption))
     if figures:
-        note = "One objective is pinned to the requested value, the rest are sensed; dashed: perfect obedience."
+        note = (
+            "One objective is given the requested weight and the rest share what is left of 1 as they are sensed. A "
+            "weight need not equal the value obtained: obedience is a curve that rises."
+            if weights
+            else "One objective is pinned to the requested value, the rest are sensed; dashed: perfect obedience."
+        )
         parts += [grid(figures, "small"), paragraph(note, "muted")]
     return section("Control: requested against obtained", *parts)
 
@@ -296,7 +303,7 @@ def _sample(sample: Metrics) -> str:
     turns = "".join(f"{paragraph(turn['role'], 'role')}{said(turn['content'])}" for turn in sample["prompt"])
     bars = ""
     if sample["sensed"]:
-        bars = charts.profile_bars(sample["sensed"], sample["target"], sample.get("interval"))
+        bars = charts.profile_bars(sample["sensed"], sample["wished"], sample.get("interval"))
     answers = "".join(_sample_answer(answer, sample["target"]) for answer in sample["answers"])
     return f'<div class="sample"><div class="asked">{turns}{bars}</div><div class="answers">{answers}</div></div>'
 

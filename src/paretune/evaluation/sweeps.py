@@ -17,13 +17,13 @@ import numpy as np
 from paretune.bootstrap import Bootstrap, Estimate, Floats, undefined
 from paretune.data.rows import Row
 from paretune.errors import InputError
-from paretune.evaluation.conditions import generate
+from paretune.evaluation.asking import Asker
+from paretune.evaluation.conditions import on_weights
 from paretune.evaluation.scoring import Scored, distances, measure_all
 from paretune.evaluation.summary import cost
 from paretune.evaluation.winrate import per_prompt_wins, win_rates
 from paretune.files import read_json
 from paretune.profile import Objective, Profile, check_profile, parse_pins
-from paretune.progress import Progress
 
 GRID = "grid"
 Kind = Literal["weights", "profile"]
@@ -84,23 +84,23 @@ def read_weights(asked: Any, names: Sequence[str]) -> list[Literal["grid"] | Pro
 def read_profiles(asked: Any, names: Sequence[str]) -> list[Profile]:
     """`"brevity=.9,cheer=.1"`, a mapping, a .json file of one profile or a list of them, or a list of these, checked.
 
-    Raises `InputError` for an empty profile, a value outside [0, 1], and an unknown objective.
+    Raises `InputError` for an empty profile or list, a value outside [0, 1], and an unknown objective.
     """
     out: list[Profile] = []
     for item in _items(asked):
         file = Path(item) if isinstance(item, (str, Path)) and "=" not in str(item) else None
-        if file is not None:
-            found = read_json(file)
-            profiles, where = (found if isinstance(found, list) else [found]), file
-        else:
-            profiles, where = [parse_pins(item.split(","), names) if isinstance(item, str) else item], None
-        for each in profiles:
+        found = read_json(file) if file is not None else item
+        if isinstance(found, list) and not found:
+            raise InputError("holds no profile to ask for", file=file)
+        for each in found if isinstance(found, list) else [found]:
             try:
-                checked = check_profile(each, names, partial=True, what="asked profile")
+                given = parse_pins(each.split(","), names) if isinstance(each, str) and file is None else each
+                checked = check_profile(given, names, partial=True, what="asked profile")
             except InputError as error:
-                raise InputError(error.message, file=where) from None
+                said = f"the profile '{item}': " if isinstance(item, str) and file is None else ""
+                raise InputError(said + error.message, file=file) from None
             if not checked:
-                raise InputError("an asked profile names no objective", file=where)
+                raise InputError("an asked profile names no objective", file=file)
             out.append(checked)
     return out
 
@@ -132,7 +132,9 @@ def asks_for(
         else:
             notes.append("It takes no weights, so its answers are the same whatever the weights.")
     if profiles and names:
-        if policy.has_head or getattr(policy, "takes_profile", False):
+        if on_weights(policy):
+            notes.append("It is conditioned on weights, not on values, so it was asked for no profile; use --weights.")
+        elif policy.has_head or getattr(policy, "takes_profile", False):
             _add(out, "profile", profiles, names, notes)
         else:
             notes.append("It takes no profile, so its answers are the same whatever the profile.")
@@ -175,41 +177,28 @@ def run_sweep(
     rows: Sequence[Row],
     asks: Sequence[Ask],
     objectives: Sequence[Objective],
-    *,
-    max_new_tokens: int | None,
-    seed: int,
-    progress: Progress,
+    ask: Asker,
 ) -> list[Point]:
     """The answers to every row's prompt under every ask: one call for all weights, one for all profiles.
 
     A policy with a head is asked for a profile by pins, so that it senses what the profile leaves open.
     """
-    from time import perf_counter
-
     made: dict[str, tuple[list[Any], float]] = {}
     for kind in ("weights", "profile"):
-        own = [ask for ask in asks if ask.kind == kind]
+        own = [wish for wish in asks if wish.kind == kind]
         if not own:
             continue
-        given = [ask.asked for ask in own for _ in rows]
+        given = [wish.asked for wish in own for _ in rows]
         asked: dict[str, Any] = {"condition": None, "weights": given}
         if kind == "profile":
             asked = {"condition": "sensed", "pins": given} if policy.has_head else {"condition": given}
-        start = perf_counter()
-        answers = generate(
-            policy,
-            [row.prompt for _ in own for row in rows],
-            **asked,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            progress=progress,
-        )
-        seconds, total = perf_counter() - start, sum(each.tokens for each in answers)
-        for at, ask in enumerate(own):
+        answers, seconds = ask(policy, [row.prompt for _ in own for row in rows], **asked)
+        total = sum(each.tokens for each in answers)
+        for at, wish in enumerate(own):
             part = answers[at * len(rows) : (at + 1) * len(rows)]
-            made[ask.name] = part, share_of(seconds, part, total)
-    scored = measure_all(rows, [made[ask.name][0] for ask in asks], objectives, progress)
-    return [Point(ask, each, made[ask.name][1]) for ask, each in zip(asks, scored, strict=True)]
+            made[wish.name] = part, share_of(seconds, part, total)
+    scored = measure_all(rows, [made[wish.name][0] for wish in asks], objectives, ask.progress)
+    return [Point(wish, each, made[wish.name][1]) for wish, each in zip(asks, scored, strict=True)]
 
 
 def share_of(seconds: float, part: Sequence[Any], total: int) -> float:

@@ -176,6 +176,8 @@ def _too_few(
         f"another, {long} are too long"
     )
     todo = "Score completions with `paretune score` first." if not scored or report.too_few else "Give more rows."
+    if long and left + long >= 2:
+        todo = "Ask for shorter answers (--max-new-tokens), or give shorter prompts."
     return f"{data}: evaluation needs at least 2 usable prompts, found {left}: {cause}. {todo}"
 
 

@@ -24,7 +24,7 @@ import torch
 from paretune.errors import InputError
 from paretune.files import atomic_folder, installed_version, read_described, write_json, write_text
 from paretune.policy.adapters import adapter_fingerprint, attach_adapter, check_finite, save_adapter
-from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, reason
+from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, quiet_transformers, reason
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
@@ -33,6 +33,7 @@ from paretune.policy.several import FOLDER, RULES, attach_parts, read_parts
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
 from paretune.policy.weights import WeightMap
 from paretune.profile import Objective, check_names, check_profile
+from paretune.rewards.encoder import locate_model
 
 FORMAT = 1
 _PACKAGES = ("paretune", "torch", "transformers", "peft")
@@ -173,6 +174,27 @@ def load_policy(
 def read_objectives(folder: Path | str) -> list[Objective]:
     """The objectives of a policy folder, without loading its model. Raises `InputError` as `load_policy` does."""
     return _read_description(folder)[1]
+
+
+def read_renderer(folder: Path | str) -> tuple[Renderer, Any]:
+    """The renderer of a policy folder and the config of its base model, without loading a model.
+
+    Raises `InputError` as `load_policy` does.
+    """
+    from transformers import AutoConfig
+
+    described, objectives, _ = _read_description(folder)
+    folder, source = Path(folder), described["base_model"]
+    tokenizer = load_tokenizer(folder)
+    with told_as(folder / "policy.json"):
+        renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
+    quiet_transformers()
+    try:
+        config = AutoConfig.from_pretrained(locate_model(source), trust_remote_code=False)
+    except Exception as error:  # transformers and huggingface_hub each raise kinds of their own
+        said = error.message if isinstance(error, InputError) else reason(error)
+        raise InputError(f"the config of its base model '{source}' cannot be read: {said}", file=folder) from None
+    return renderer, config
 
 
 def _read_description(folder: Path | str) -> tuple[dict[str, Any], list[Objective], HeadConfig | None]:

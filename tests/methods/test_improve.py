@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,28 @@ def test_a_policy_that_has_no_rounds_is_refused(world, tiny_llama, tmp_path, met
     with pytest.raises(InputError, match=f"by '{method}' {said}"):
         improve(policy, world.data, tmp_path / "no")
     assert not list(tmp_path.glob(".no*"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("epoch=1", "unknown setting 'epoch'. Did you mean 'epochs'"), ("lora_r=9", "lora_r=4, which cannot change")],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_sampled(world, tmp_path, setting, said):
+    with pytest.raises(InputError, match=said):
+        improve(world.policy, world.data, tmp_path / "no", **CALL | {"settings": (setting,)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_another_run_has_just_written_stops_it_at_once(world, tmp_path, monkeypatch):
+    def late(*arguments: Any, **options: Any) -> Any:
+        found = load_source(*arguments, **options)
+        shutil.copytree(world.whole, tmp_path / "new")
+        return found
+
+    monkeypatch.setattr(sys.modules["paretune.methods.improve.verb"], "load_source", late)
+    with pytest.raises(InputError, match="exists already"):
+        improve(world.policy, world.data, tmp_path / "new", **CALL)
+    assert not (tmp_path / ".new.improve").exists()
 
 
 def test_other_data_is_refused(world, tmp_path):

@@ -299,4 +299,7 @@ def test_sentences():
     assert round_sentence(lost) == "Round 2 was not kept: no sample was kept."
     figures = {"hypervolume_before": 0.4, "hypervolume_after": 0.45}
     assert last_sentence([record, lost], "p", figures).startswith("1 of the 2 rounds was kept: the validation hyperv")
-    assert "so this is the policy p as it was" in last_sentence([lost], "p", figures)
+    none = "the validation hypervolume, so this is the policy p as it was."
+    assert last_sentence([lost], "p", figures) == f"The round did not raise {none}"
+    assert last_sentence([lost, lost], "p", figures) == f"None of the 2 rounds raised {none}"
+    assert last_sentence([record], "p", figures).startswith("The round was kept: the validation hypervolume of p was")

@@ -23,7 +23,7 @@ from paretune.training import loop
 
 NAMES = ("letters", "short", "vowels", "spaces")
 PROMPTS = ["What is tea?", "What is it that the owls want from us?"]
-SHARED = ("dtype=float32", "epochs=1", "batch_size=4", "lora_r=4", "lr=1e-3", "save_every=1")
+SHARED = ("dtype=float32", "epochs=1", "batch_size=4", "lora_r=4", "lr=1e-3")
 _HEAD = ("head.width=16", "head.depth=1", "head_epochs=2")
 QUICK: dict[str, tuple[str, ...]] = {
     "cpo": ("epochs=2",),
@@ -53,7 +53,8 @@ def go(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path) -> Go:
         if not out.exists():
             data = work / f"{count}.jsonl"
             data = data if data.exists() else write_measured(data, *NAMES[:count])
-            train(method, data, str(tiny_llama), out, settings=[*SHARED, *QUICK.get(method, ()), *settings])
+            kept = () if method in NO_RESUME else ("save_every=1",)
+            train(method, data, str(tiny_llama), out, settings=[*SHARED, *kept, *QUICK.get(method, ()), *settings])
         return out
 
     return run

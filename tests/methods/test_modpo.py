@@ -109,7 +109,7 @@ def test_corners_and_centre_unless_others_are_named():
         ("weights=[1]", "field 'weights': must be a mapping of settings, found 1"),
         ("weights={brevity: 1}", "field 'weights': must be a list"),
         ("margin_scale=-1", "field 'margin_scale': must be 0 or more"),
-        ("pairs=pareto", "field 'pairs': has no say here"),
+        ("pairs=pareto", "field 'pairs': has no effect here: one objective decides"),
     ],
 )
 def test_impossible_settings(quick, tmp_path, setting, message):

@@ -149,6 +149,12 @@ def test_every_shared_option_changes_dpo(quick, key, value):
     assert trained(quick("one", method="dpo")) != trained(quick("two", f"{key}={value}", method="dpo"))
 
 
+@pytest.mark.parametrize("method", [each for each in METHODS.values() if not each.senses], ids=lambda each: each.name)
+def test_a_method_without_a_head_refuses_its_learning_rate(method):
+    with pytest.raises(InputError, match="field 'lr_head': has no effect here: the method trains no sensing head"):
+        resolve(method.config, presets=method.presets, default_preset=method.default_preset, settings=["lr_head=1e-3"])
+
+
 @pytest.mark.parametrize("setting", ["beta=0.5", "reference_free=true"])
 def test_the_options_of_dpo(quick, setting):
     assert trained(quick("one", method="dpo")) != trained(quick("two", setting, method="dpo"))

@@ -180,6 +180,34 @@ def test_a_training_that_was_broken_off_ends_as_it_would_have(scored_rows, tiny_
     ]
 
 
+@pytest.mark.parametrize("method", ["soups", "modpo"])
+def test_limits_are_shared_out_and_a_break_changes_nothing(scored_rows, tiny_llama, tmp_path, monkeypatch, method):
+    how = get_method(method)
+    settings = ["dtype=float32", "epochs=3", "batch_size=2", "lora_r=4", "lora_dropout=0.1", "save_every=1"]
+    settings += ["max_tokens=1500", *(["weights=[{brevity: 1}, {cheer: 1}]"] if method == "modpo" else [])]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(method, scored_rows, str(tiny_llama), whole, settings=settings)
+    metrics = read_json(whole / "metrics.json")
+    longest = max(each["tokens"] / each["steps"] for each in metrics["parts"]) * 2
+    assert all(750 <= each["tokens"] <= 750 + longest for each in metrics["parts"])
+    assert metrics["steps"] == sum(each["steps"] for each in metrics["parts"]) == len(records(whole))
+    kind, steps = type(how.learner([], resolve(how.config), NAMES)), []
+    plain = kind.counts
+
+    def counts(self, items):
+        steps.append(len(items))
+        if len(steps) == metrics["steps"]:  # the last one of the second adapter
+            raise KeyboardInterrupt
+        return plain(self, items)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(kind, "counts", counts)
+        train(method, scored_rows, str(tiny_llama), broken, settings=settings)
+    train(method, scored_rows, str(tiny_llama), broken, settings=settings)
+    for path in whole.rglob("*.safetensors"):
+        assert path.read_bytes() == (broken / path.relative_to(whole)).read_bytes()
+
+
 # --- settings and bad input ---------------------------------------------------------------------------------------
 
 
@@ -192,10 +220,17 @@ def test_settings_change_the_adapters(quick, setting):
 
 
 def test_the_rule_of_pairs_has_no_say():
-    with pytest.raises(InputError, match="field 'pairs': has no say here"):
+    with pytest.raises(InputError, match="field 'pairs': has no effect here: one objective decides"):
         resolve(ObjectivesConfig, settings=["pairs=pareto"])
-    with pytest.raises(InputError, match="field 'pairs': has no say here"):
+    with pytest.raises(InputError, match="field 'pairs': has no effect here: one objective decides"):
         resolve(ObjectivesConfig, settings=["pairs=weights", "pair_weights.a=1"])
+
+
+@pytest.mark.parametrize("setting", ["beta=0.5", "reference_free=true"])
+def test_the_settings_of_dpo_have_no_say_in_sft(setting):
+    resolve(ObjectivesConfig, settings=[setting])
+    with pytest.raises(InputError, match="has no effect here: it is DPO's, and objective_loss is sft"):
+        resolve(ObjectivesConfig, settings=[setting, "objective_loss=sft"])
 
 
 @pytest.mark.parametrize("method", ["soups", "mod", "modpo"])

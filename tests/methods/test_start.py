@@ -52,6 +52,7 @@ def test_training_on_moves_the_adapter_and_the_head(quick, scored_rows, tmp_path
     [
         (["lora_r=8"], "lora_r=4, which cannot change; found 8"),
         (["style=scores"], "style=instructions, which cannot change; found scores"),
+        (["scale=zscore"], "scale=quantile, which cannot change; found zscore"),
         (["head.width=32"], "which cannot change; found others"),
         (["preset=paper"], "training goes on with preset 'robust'"),
     ],

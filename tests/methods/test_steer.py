@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -77,6 +78,28 @@ def test_rows_without_a_completion_that_has_all_scores_are_left_out(tiny_llama, 
     for each in b.examples[0].answers:
         del each.profile["cheer"]
     assert len(type(b.learner)(b.examples, b.config, b.learner.names)) == len(b.examples) - 1
+
+
+@pytest.mark.parametrize(("method", "settings"), [("steer", ("condition=direction",)), ("pro", ("head.width=16",))])
+def test_rows_that_teach_nothing_are_counted_and_nothing_at_all_is_refused(
+    quick, scored_rows, tmp_path, method, settings
+):
+    rows = [json.loads(line) for line in scored_rows.read_text().splitlines()]
+    data = tmp_path / "apart.jsonl"
+
+    def write(apart):
+        for at, row in enumerate(rows[:apart]):
+            for each in row["completions"]:
+                each["scores"].pop(("brevity", "cheer")[at % 2], None)
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(12)
+    metrics = read_json(quick("some", *settings, method=method, data=data) / "metrics.json")
+    assert 0 < metrics["dropped"]["without_the_scores"] <= 12 and metrics["steps"] > 0
+    write(len(rows))
+    with pytest.raises(InputError, match=rf"apart.jsonl: no row has a completion with the scores that '{method}'"):
+        quick("none", *settings, method=method, data=data)
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_condition_decides_text_and_rule(quick):

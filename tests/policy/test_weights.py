@@ -33,6 +33,7 @@ def test_weights_are_completed_and_sum_to_one():
         ({}, "found a sum of 0"),
         ({"helpful": 1.5, "brief": -0.5}, "weight of 'brief' must be 0 or more, found -0.5"),
         ({"helpful": math.nan}, "weight of 'helpful'"),
+        ({"helpful": 1e308, "brief": 1e308}, "sum to 1, found a sum of inf"),
         ({"helpful": "all"}, "weight of 'helpful'"),
         ({"helpfull": 1.0}, "unknown objective 'helpfull'. Did you mean 'helpful'"),
         ([0.5, 0.5], "a mapping from objective to a number, found list"),

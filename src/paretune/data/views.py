@@ -32,7 +32,10 @@ def _total(weights: Mapping[str, float]) -> float:
     for name, weight in weights.items():
         if not math.isfinite(weight) or weight < 0:
             raise InputError(f"the weight of '{name}' must be a finite number, at least 0; found {weight}")
-    total = math.fsum(weights.values())
+    try:
+        total = math.fsum(weights.values())
+    except OverflowError:
+        total = math.inf
     if not 0 < total < math.inf:
         raise InputError("weights need at least one that is above 0, and a finite sum")
     return total

@@ -6,9 +6,9 @@ What `ric`, `steer` and `pro` have in common. Every draw is keyed by (seed, epoc
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from paretune.errors import InputError
 from paretune.methods.examples import Example
 from paretune.methods.pairwise import RoleItem, Weights, branch_losses, counts, scored_answers
 from paretune.profile import Profile
-from paretune.training.config import TrainConfig
+from paretune.training.config import HEADLESS, TrainConfig
 from paretune.training.module import Outputs
 
 
@@ -27,6 +27,7 @@ class LikelihoodConfig(TrainConfig):
     completions: how many completions of a prompt are taught at one time, drawn anew each epoch.
     """
 
+    without_effect: ClassVar[Mapping[str, str]] = HEADLESS
     preset: str = "default"
     lr: float = 2e-4
     batch_size: int = 16

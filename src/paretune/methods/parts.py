@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from paretune.methods.sft.method import SftLearner
 from paretune.policy.renderer import Renderer
 from paretune.policy.several import Part, assemble
 from paretune.training import TrainModule, run
+from paretune.training.config import HEADLESS
 from paretune.training.loop import Learner
 
 
@@ -29,10 +30,7 @@ from paretune.training.loop import Learner
 class PairsConfig(DpoConfig):
     """DPO's settings, where each adapter's pairs are decided by one objective."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pairs != "mean":
-            raise InputError("has no say here: the pairs of an adapter are decided by one objective", field="pairs")
+    without_effect: ClassVar[Mapping[str, str]] = HEADLESS | {"pairs": "one objective decides the pairs of an adapter"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,12 @@ class ObjectivesConfig(PairsConfig):
     of each (`beta` and `reference_free` are DPO's)."""
 
     objective_loss: Literal["dpo", "sft"] = "dpo"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective_loss == "sft":
+            for name in ("beta", "reference_free"):
+                self.refuse_changed(name, "it is DPO's, and objective_loss is sft")
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def together(prepared: Prepared, parts: Sequence[Encoded]) -> Encoded:
     return Encoded(
         union([part.train for part in parts]),
         union([part.validation for part in parts]),
-        mean_of_targets(targets, prepared.objectives),
+        mean_of_targets(targets, prepared),
         sum(part.pairs for part in parts),
         dict(dropped),
     )

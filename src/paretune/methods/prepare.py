@@ -241,23 +241,24 @@ def encode_split(
             f"no row is left to train on; dropped: {causes_said or 'none, the rows hold no completions'}",
             file=prepared.data["path"],
         )
-    mean = mean_of_targets(train, prepared.objectives, partial=rule is not None)
+    mean = mean_of_targets(train, prepared, partial=rule is not None)
     return Encoded(train, validation, mean, len(train) + len(validation), total)
 
 
-def mean_of_targets(examples: Sequence[Example], objectives: Sequence[Objective], *, partial: bool = False) -> Profile:
-    """The mean profile of the examples' targets.
+def mean_of_targets(examples: Sequence[Example], prepared: Prepared, *, partial: bool = False) -> Profile:
+    """The mean profile of the examples' targets. Raises `InputError` for an objective that none of them has.
 
     `partial`: an objective that no chosen completion has a score for is left out, where pairs are another's.
     """
     out: Profile = {}
     targets = [each.target for each in examples]
-    for objective in objectives:
+    for objective in prepared.objectives:
         values = [target[objective.name] for target in targets if objective.name in target]
         if not values and partial:
             continue
         if not values:
-            raise InputError(f"no chosen completion has a score for objective '{objective.name}'")
+            path = prepared.data["path"]
+            raise InputError(f"no chosen completion has a score for objective '{objective.name}'", file=path)
         out[objective.name] = sum(values) / len(values)
     return out
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from paretune.errors import InputError
 from paretune.methods.base import Method
 from paretune.methods.examples import Example
 from paretune.methods.prepare import Encoded, Prepared, encode_split, train_keys
@@ -78,11 +79,22 @@ class Fitted:
 
 
 def fit_one(setup: Setup) -> Fitted:
-    """Train one adapter (and the head, where the method senses) on the examples: what most methods do."""
+    """Train one adapter (and the head, where the method senses) on the examples: what most methods do.
+
+    Rows that the learner can make nothing of, for want of scores, are counted. Raises `InputError` where none is left.
+    """
     config, encoded, progress = setup.config, setup.encoded, setup.progress
     module = trainable(setup)
     assert setup.method.learner is not None
     learner = setup.method.learner(encoded.train, config, setup.names)
+    if not len(learner):
+        raise InputError(
+            f"no row has a completion with the scores that '{setup.method.name}' is taught by; give rows scored for "
+            f"{', '.join(setup.names)}, or leave objectives out (--objective names those to use)",
+            file=setup.prepared.data["path"],
+        )
+    if lost := len(encoded.train) - len(learner):
+        encoded.dropped["without_the_scores"] = lost
     if isinstance(config, SensingConfig):
         learner.head = module.head  # type: ignore[attr-defined]
         learner.sensed = warm_up(module, encoded, setup.names, config, setup.pad_id, progress)  # type: ignore[attr-defined]

@@ -118,10 +118,17 @@ def train_on(
     out = check_target_folder(out, overwrite=False)
     how = get_method(method)
     before = _start(start, how, ())
-    cfg = resolve(how.config, presets=how.presets, settings=settings, before=before.metadata.get("config", {}))
-    _check_same(before, cfg, start)
+    cfg = settings_after(before, settings, start)
     with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
         return _into(out, (how, cfg, prepared, None, before), start, progress=progress, note=note)
+
+
+def settings_after(before: Policy, settings: Sequence[str], start: Path) -> TrainConfig:
+    """Those of the policy whose training goes on, but for `settings`. Raises `InputError` for what cannot change."""
+    how = get_method(before.method)
+    cfg = resolve(how.config, presets=how.presets, settings=settings, before=before.metadata.get("config", {}))
+    _check_same(before, cfg, start)
+    return cfg
 
 
 def _into(
@@ -164,7 +171,7 @@ def _start(start: Path | str, how: Method, objectives: Sequence[str]) -> Policy:
 
 FIXED = (
     *("dtype", "lora_r", "lora_alpha", "lora_dropout", "lora_layers", "style", "snap", "head"),
-    *("condition", "weight_temperature"),
+    *("condition", "weight_temperature", "scale"),
 )
 """Settings that a policy has for good."""
 

@@ -7,72 +7,44 @@ Saved as one folder without pickle: `policy.json`, `adapter/` (PEFT; `adapters/`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from paretune.data.prompts import as_chats
 from paretune.data.rows import Messages
-from paretune.errors import InputError, check_whole, did_you_mean
+from paretune.errors import InputError, check_whole
 from paretune.policy.backbone import context_length, decoder_layers
 from paretune.policy.engine import Prefilled, Sampling, by_length, decode, prefill, row_seed
 from paretune.policy.head import HeadConfig, Prediction, SensingHead, level_index
 from paretune.policy.mixture import Voice
 from paretune.policy.packed import Branch, Packed, collate, forward
 from paretune.policy.renderer import Renderer
-from paretune.policy.several import Blend, Parts
-from paretune.policy.weights import WeightMap, check_pinned_weights, check_weights, equal_weights, pin_weights
+from paretune.policy.requests import (
+    CONDITIONS,
+    Condition,
+    Generation,
+    Interval,
+    Pins,
+    Requests,
+    Sensed,
+    Wanted,
+    Weights,
+    check_condition,
+    pins_of,
+    weights_per_prompt,
+)
+from paretune.policy.several import Parts
+from paretune.policy.weights import WeightMap, check_weights, equal_weights
 from paretune.profile import Objective, Profile, check_profile
 from paretune.progress import NO_PROGRESS, Progress
 
-Condition = Literal["sensed", "mean", "ones", "none"]
-CONDITIONS: tuple[Condition, ...] = ("sensed", "mean", "ones", "none")
-
-
-Pins = Mapping[str, float] | Sequence[Mapping[str, float] | None]
-"""The same pins for all prompts, or one mapping a prompt."""
-Weights = Mapping[str, float] | Sequence[Mapping[str, float]]
-"""The same preference weights for all prompts, or one mapping a prompt."""
-Interval = dict[str, tuple[float, float]]
-"""Objective -> (low, high)."""
-
-
-@dataclass(frozen=True)
-class Sensed:
-    """A sensed profile and the interval of each objective; `None` for a head whose intervals are not calibrated."""
-
-    profile: Profile
-    interval: Interval | None
-
-
-@dataclass(frozen=True)
-class Generation:
-    """An answer: its text, the profile it was conditioned on (`None` = nothing), what was sensed, and its length.
-
-    `sensed` and its 80% `interval` are what the prompt alone says; `profile` is what was used, so with pins and the
-    condition `sensed` it is the pins and, for the other objectives, what is sensed given them. `weights` are told by a
-    policy of several adapters: those asked for, and by the rule `nearest` those that the answering adapter was trained
-    for.
-    """
-
-    text: str
-    profile: Profile | None
-    sensed: Profile | None
-    tokens: int
-    finished: bool
-    interval: Interval | None = None
-    weights: Profile | None = None
-
-
-def check_condition(name: str) -> None:
-    """`InputError` for a name that is none of `CONDITIONS`."""
-    if name not in CONDITIONS:
-        raise InputError(f"unknown condition '{name}'.{did_you_mean(name, CONDITIONS)}")
+__all__ = ["CONDITIONS", "Condition", "Generation", "Pins", "Policy", "Sensed", "Weights", "check_condition"]
 
 
 @dataclass
@@ -172,7 +144,7 @@ class Policy:
         """As `sense`, with an interval for each objective: on prompts like those of training a share `level` (0.5,
         0.8, 0.9 or 0.95) of the target profiles lies inside. A pinned objective's interval is its pin."""
         chats = as_chats(prompts)
-        pinned = self._pinned(pins, len(chats))
+        pinned = pins_of(self, pins, len(chats))
         level_index(level)
         check_whole(batch_size, "batch_size", least=1)
         prefixes = self._checked_prefixes(chats, 0)
@@ -234,7 +206,7 @@ class Policy:
         self,
         prompts: Sequence[str | Messages],
         *,
-        condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
+        condition: Wanted | None = None,
         pins: Pins | None = None,
         weights: Weights | None = None,
         max_new_tokens: int = 128,
@@ -259,103 +231,84 @@ class Policy:
         """
         sampling = Sampling(max_new_tokens, temperature, top_p)
         chats = as_chats(prompts)
-        if isinstance(seed, Sequence):
-            seeds = list(seed)
-        else:
-            seeds = [row_seed(seed, "generate", i) for i in range(len(prompts))]
-        if len(seeds) != len(prompts):
-            raise InputError(f"{len(seeds)} seeds were given for {len(prompts)} prompts")
-        asked = self._asked(weights, condition, len(prompts))
-        if self.weight_map is not None and self.parts is None and asked:
-            condition = [self.weight_map.profile(each) for each in asked]
-        blends = [self.parts.blends(each) for each in asked] if self.parts is not None else [()] * len(prompts)
-        condition = condition if condition is not None else ("sensed" if self.has_head else "none")
+        seeds = list(seed) if isinstance(seed, Sequence) else [row_seed(seed, "generate", i) for i in range(len(chats))]
+        if len(seeds) != len(chats):
+            raise InputError(f"{len(seeds)} seeds were given for {len(chats)} prompts")
+        asked = Requests(self, len(chats), condition=condition, pins=pins, weights=weights)
         check_whole(batch_size, "batch_size", least=1)
-        plan = self._plan(condition, len(chats))
-        pinned = self._pinned(pins, len(chats))
         prefixes = self._checked_prefixes(chats, max_new_tokens)
-        out: list[Generation | None] = [None] * len(prompts)
-        stop = self.renderer.stop_ids(self.causal.generation_config.eos_token_id)
-        with progress("generate", len(prompts)) as task:
-            for index in by_length([len(ids) for ids in prefixes], batch_size, apart=blends):
-                voices = self._voices(chats, prefixes, index, blends[index[0]])
-                sensed = self._read_both(voices[0].state.readout_BH, [pinned(i) for i in index])
-                used = [self._with_pins(plan(i, given), pinned(i)) for i, (_, given) in zip(index, sensed, strict=True)]
-                suffixes = [self.renderer.suffix(chats[i], own) for i, own in zip(index, used, strict=True)]
-                self._check_room(prefixes, suffixes, index, max_new_tokens)
-                decoded = decode(
-                    self.causal,
-                    voices,
-                    suffixes,
-                    sampling=sampling,
-                    stop_ids=stop,
-                    pad_id=self.tokenizer.pad_token_id,
-                    seeds=[seeds[i] for i in index],
-                )
-                for i, (own, _), profile, answer in zip(index, sensed, used, decoded, strict=True):
-                    text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
-                    plain, interval = (own.profile, own.interval) if own is not None else (None, None)
-                    weighed = self.parts.answering(asked[i]) if self.parts is not None else None
-                    out[i] = Generation(
-                        text, profile or None, plain, len(answer.ids), answer.finished, interval, weighed
-                    )
+        out: dict[int, Generation] = {}
+        with progress("generate", len(chats)) as task:
+            for index in by_length([len(ids) for ids in prefixes], batch_size, apart=asked.blends()):
+                out |= zip(index, self._answered(chats, prefixes, index, asked, sampling, seeds), strict=True)
                 task.advance(len(index))
-        return [each for each in out if each is not None]
+        return [out[i] for i in range(len(chats))]
+
+    def _answered(
+        self,
+        chats: Sequence[Messages],
+        prefixes: Sequence[list[int]],
+        index: Sequence[int],
+        asked: Requests,
+        sampling: Sampling,
+        seeds: Sequence[int],
+    ) -> list[Generation]:
+        """Answers to one batch of prompts, those at `index`, which the same adapters answer."""
+        voices = self._voices(chats, prefixes, index, asked)
+        sensed = self._read_both(voices[0].state.readout_BH, [asked.pinned(i) for i in index])
+        used = [asked.profile(i, given) for i, (_, given) in zip(index, sensed, strict=True)]
+        suffixes = [self.renderer.suffix(chats[i], own) for i, own in zip(index, used, strict=True)]
+        self._check_room(prefixes, suffixes, index, sampling.max_new_tokens)
+        decoded = decode(
+            self.causal,
+            voices,
+            suffixes,
+            sampling=sampling,
+            stop_ids=self.renderer.stop_ids(self.causal.generation_config.eos_token_id),
+            pad_id=self.tokenizer.pad_token_id,
+            seeds=[seeds[i] for i in index],
+        )
+        out = []
+        for i, (own, _), profile, answer in zip(index, sensed, used, decoded, strict=True):
+            text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
+            plain, interval = (own.profile, own.interval) if own is not None else (None, None)
+            weighed = self.parts.answering(asked.weights[i]) if self.parts is not None else None
+            out.append(Generation(text, profile or None, plain, len(answer.ids), answer.finished, interval, weighed))
+        return out
 
     def profiles(
         self,
         prompts: Sequence[str | Messages],
         *,
-        condition: str | Mapping[str, float] | Sequence[Mapping[str, float] | None] | None = None,
+        condition: Wanted | None = None,
         pins: Pins | None = None,
         weights: Weights | None = None,
         batch_size: int = 64,
         progress: Progress = NO_PROGRESS,
     ) -> list[Profile]:
         """The profile that `generate` would put into each prompt of the same arguments; {} is none."""
-        asked = self._asked(weights, condition, len(prompts))
-        if self.weight_map is not None and self.parts is None and asked:
-            condition = [self.weight_map.profile(each) for each in asked]
-        condition = condition if condition is not None else ("sensed" if self.has_head else "none")
         chats = as_chats(prompts)
-        plan, pinned = self._plan(condition, len(chats)), self._pinned(pins, len(chats))
+        asked = Requests(self, len(chats), condition=condition, pins=pins, weights=weights)
         sensed: Sequence[Sensed | None] = [None] * len(chats)
-        if condition == "sensed" and self.has_head:
+        if asked.condition == "sensed":
             sensed = self.predict(chats, pins, batch_size=batch_size, progress=progress)
-        return [self._with_pins(plan(i, each), pinned(i)) for i, each in enumerate(sensed)]
-
-    def _asked(self, weights: Weights | None, condition: Any, count: int) -> list[Profile]:
-        """The checked weights of each prompt; `[]` where there are none."""
-        if weights is None:
-            return [] if self.parts is None else [equal_weights(self.names)] * count
-        if self.weight_map is None:
-            raise InputError(f"a policy trained by '{self.method}' takes no preference weights")
-        if condition is not None:
-            raise InputError("weights take the place of a condition; give one of the two")
-        return self.checked_weights(weights, count)
+        return [asked.profile(i, each) for i, each in enumerate(sensed)]
 
     def _voices(
-        self, chats: Sequence[Messages], prefixes: Sequence[list[int]], index: Sequence[int], blends: Sequence[Blend]
+        self, chats: Sequence[Messages], prefixes: Sequence[list[int]], index: Sequence[int], asked: Requests
     ) -> list[Voice]:
         """The prefixes in a KV cache of each of the models that answer."""
         if self.parts is None:
             return [Voice(self._prefill(chats, prefixes, index))]
         out = []
-        for blend in blends:
+        for blend in self.parts.blends(asked.weights[index[0]]):
             self.parts.use(blend)
             out.append(Voice(self._prefill(chats, prefixes, index), blend.weight, partial(self.parts.use, blend)))
         return out
 
     def checked_weights(self, weights: Weights, count: int) -> list[Profile]:
         """Weights of each of `count` prompts, checked. Raises `InputError`."""
-        if isinstance(weights, Mapping):
-            return [check_weights(weights, self.names)] * count
-        if not isinstance(weights, Collection) or isinstance(weights, (str, bytes)):
-            raise InputError(f"weights are a mapping from objective to a number, found {weights!r:.100}")
-        each = [check_weights(one, self.names) for one in weights]
-        if len(each) != count:
-            raise InputError(f"{len(each)} weights were given for {count} prompts")
-        return each
+        return weights_per_prompt(weights, self.names, count)
 
     def _check_room(
         self, prefixes: Sequence[list[int]], suffixes: Sequence[list[int]], index: Sequence[int], room: int
@@ -375,21 +328,6 @@ class Policy:
         alone = self._read(readout_BH, [{}] * len(pins))
         return list(zip(alone, self._read(readout_BH, pins) if any(pins) else alone, strict=True))
 
-    def _plan(self, condition: Any, count: int) -> Callable[[int, Sensed | None], Profile]:
-        """A function (prompt index, sensed given the pins) -> what the condition says, to which the pins are added."""
-        if not isinstance(condition, str):
-            given = self._per_prompt(condition, "profile", count)
-            return lambda i, sensed: self.request(given(i))
-        check_condition(condition)
-        if condition == "sensed":
-            if self.head is None:
-                raise InputError(
-                    f"a policy trained by '{self.method}' has no sensing head; use condition none or give a profile"
-                )
-            return lambda i, sensed: self.renderer.snapped(sensed.profile) if sensed is not None else {}
-        fixed = self.request({"mean": self.mean_profile, "ones": dict.fromkeys(self.names, 1.0), "none": {}}[condition])
-        return lambda i, sensed: fixed
-
     def request(self, profile: Mapping[str, float], *, values: bool = False) -> Profile:
         """A profile in the terms that condition this policy: itself, or the weights that stand for its values where
         the policy is conditioned on weights (`paretune.policy.weights.WeightMap.request`)."""
@@ -399,35 +337,6 @@ class Policy:
     def conditioned_on_weights(self) -> bool:
         """Is what it senses and is asked for a vector of weights, which sum to one, in place of values?"""
         return self.weight_map is not None and self.weight_map.rule == "direction"
-
-    def _with_pins(self, profile: Profile, pins: Profile) -> Profile:
-        """A profile with the pins in it; weights go on summing to one."""
-        if pins and self.conditioned_on_weights:
-            return pin_weights(profile or equal_weights(self.names), pins)
-        return profile | pins
-
-    def _pinned(self, pins: Pins | None, count: int) -> Callable[[int], Profile]:
-        """The pins of each prompt, checked."""
-        pinned = self._per_prompt({} if pins is None else pins, "pin", count)
-        if self.conditioned_on_weights:
-            for i in range(count):
-                check_pinned_weights(pinned(i), self.names)
-        return pinned
-
-    def _per_prompt(self, given: Any, what: str, count: int) -> Callable[[int], Profile]:
-        """One profile for all prompts, or one a prompt, checked."""
-        if isinstance(given, Mapping):
-            same = check_profile(given, self.names, partial=True, what=what)
-            return lambda i: same
-        if not isinstance(given, Collection) or isinstance(given, (str, bytes)):
-            raise InputError(
-                f"{what}s are a mapping from objective to a number in [0, 1], or a list of one a prompt, "
-                f"found {given!r:.100}"
-            )
-        each = [check_profile({} if one is None else one, self.names, partial=True, what=what) for one in given]
-        if len(each) != count:
-            raise InputError(f"{len(each)} {what}s were given for {count} prompts")
-        return lambda i: each[i]
 
     @torch.no_grad()
     def features(

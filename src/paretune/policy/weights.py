@@ -39,9 +39,13 @@ def check_weights(weights: Mapping[str, Any], names: Sequence[str]) -> Profile:
         check_number(value, f"the weight of '{name}'")
         if value < 0:
             raise InputError(f"the weight of '{name}' must be 0 or more, found {value}")
-    total = math.fsum(weights.values())
+    try:
+        total = math.fsum(weights.values())
+    except OverflowError:
+        total = math.inf
     if abs(total - 1) > SLACK + 1e-9:
-        said = ", ".join(f"{name}={value / total:.3g}" for name, value in weights.items()) if total > 0 else ""
+        known = 0 < total < math.inf
+        said = ", ".join(f"{name}={value / total:.3g}" for name, value in weights.items()) if known else ""
         hint = f"; in the same proportions: {said}" if said else ""
         raise InputError(f"weights must sum to 1, found a sum of {total:.4g}{hint}")
     return {name: float(weights.get(name, 0.0)) / total for name in names}

@@ -13,12 +13,14 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from paretune.errors import InputError, did_you_mean
 
 WORKING = ("save_every", "keep")
 """Settings of how a training is kept safe, which change nothing of what it makes."""
+HEADLESS = {"lr_head": "the method trains no sensing head, which it is the learning rate of"}
+"""`TrainConfig.without_effect` of methods that train an adapter alone."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class TrainConfig:
     part in what comes out (`WORKING`), so a training may go on with others.
     """
 
+    without_effect: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+    """Shared settings that mean nothing to a method, and why: any value but the default is refused."""
     seed: int = 0
     epochs: int = 2
     max_steps: int = 0
@@ -70,6 +74,8 @@ class TrainConfig:
     keep: int = 1
 
     def __post_init__(self) -> None:
+        for name, why in self.without_effect.items():
+            self.refuse_changed(name, why)
         positive = ("epochs", "batch_size", "micro_tokens", "max_length", "lr", "clip", "lora_r", "lora_alpha", "keep")
         for name in positive:
             if not 0 < getattr(self, name) < float("inf"):
@@ -93,6 +99,11 @@ class TrainConfig:
             raise InputError(f"must both lie in [0, 1), found {self.betas}", field="betas")
         if self.validation + self.test >= 1:
             raise InputError("validation and test together leave nothing to train on", field="validation")
+
+    def refuse_changed(self, name: str, why: str) -> None:
+        """`InputError` where a setting that has no effect has another value than its default."""
+        if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+            raise InputError(f"has no effect here: {why}", field=name)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form, of what plays a part in what comes out."""

@@ -5,9 +5,9 @@ Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from paretune.errors import InputError
 from paretune.methods.base import Method
 from paretune.methods.examples import Example
 from paretune.methods.pairwise import RoleItem, Weights, branch_losses, counts
-from paretune.training.config import TrainConfig
+from paretune.training.config import HEADLESS, TrainConfig
 from paretune.training.module import Outputs
 
 
@@ -23,6 +23,7 @@ from paretune.training.module import Outputs
 class DpoConfig(TrainConfig):
     """`beta`: strength of the pull to the reference; `reference_free` leaves the reference out."""
 
+    without_effect: ClassVar[Mapping[str, str]] = HEADLESS
     lr: float = 5e-5
     batch_size: int = 16
     beta: float = 0.1

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from paretune.data.views import weighted
 from paretune.errors import InputError
-from paretune.training.config import TrainConfig
+from paretune.training.config import HEADLESS, TrainConfig
+
+NO_PAIRS = "grpo makes no pairs; what each objective counts is said by weights"
+NO_CHECKPOINTS = "grpo saves no checkpoints and cannot be resumed"
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,13 @@ class GrpoConfig(TrainConfig):
     beta: weight of the KL divergence from the base model, 0 to leave it out.
     """
 
+    without_effect: ClassVar[Mapping[str, str]] = HEADLESS | {
+        "pairs": NO_PAIRS,
+        "pair_margin": NO_PAIRS,
+        "max_tokens": "nobody knows how long the answers will be; set max_steps",
+        "save_every": NO_CHECKPOINTS,
+        "keep": NO_CHECKPOINTS,
+    }
     epochs: int = 1
     batch_size: int = 8
     lr: float = 5e-5
@@ -44,11 +55,6 @@ class GrpoConfig(TrainConfig):
                 raise InputError(f"must be above 0, found {getattr(self, name)}", field=name)
         if not 0 <= self.beta < float("inf"):
             raise InputError(f"must be 0 or more, found {self.beta}", field="beta")
-        for name, unset in (("pairs", "mean"), ("pair_margin", 0.0)):
-            if getattr(self, name) != unset:
-                raise InputError("grpo makes no pairs; what each objective counts is said by weights", field=name)
-        if self.max_tokens:
-            raise InputError("nobody knows how long the answers will be; set max_steps", field="max_tokens")
         if self.weights:
             try:
                 weighted(dict.fromkeys(self.weights, 0.0), self.weights)

@@ -89,11 +89,10 @@ def round_sentence(record: Mapping[str, Any]) -> str:
 def last_sentence(records: Sequence[Mapping[str, Any]], start: str, figures: Mapping[str, float | None]) -> str:
     """What came of all rounds, in a sentence."""
     kept = sum(bool(each["kept"]) for each in records)
-    rounds = "the round" if len(records) == 1 else f"the {len(records)} rounds"
+    alone = len(records) == 1
     if not kept:
-        return f"None of {rounds} raised the validation hypervolume, so this is the policy {start} as it was."
+        none = "The round did not raise" if alone else f"None of the {len(records)} rounds raised"
+        return f"{none} the validation hypervolume, so this is the policy {start} as it was."
     before, after = (told(figures[key]) for key in FIGURES)
-    return (
-        f"{kept} of {rounds} {'was' if kept == 1 else 'were'} kept: the validation hypervolume of {start} was {before} "
-        f"and is {after}."
-    )
+    some = "The round was" if alone else f"{kept} of the {len(records)} rounds {'was' if kept == 1 else 'were'}"
+    return f"{some} kept: the validation hypervolume of {start} was {before} and is {after}."

@@ -21,6 +21,7 @@ from paretune.methods.improve.answers import fitting
 from paretune.methods.improve.goals import Goals
 from paretune.methods.improve.options import ImproveOptions
 from paretune.methods.registry import get_method
+from paretune.methods.train import settings_after
 from paretune.policy import Policy, load_policy
 from paretune.policy.engine import row_seed
 from paretune.profile import Objective, Profile
@@ -72,6 +73,7 @@ def load_source(
         goals = Goals.of(policy)
     except InputError as error:
         raise InputError(error.message, file=folder) from None
+    settings_after(policy, options.settings, Path(folder))  # a misspelt one is told now, not after a round's sampling
     stored = policy.metadata.get("data") or {}
     _check_data(data, stored, folder)
     scored, masked = _scorers(policy.objectives, folder)

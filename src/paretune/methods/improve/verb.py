@@ -101,6 +101,7 @@ def improve(
     source = load_source(policy, data, options, skip_bad_rows=skip_bad_rows)
     tell = note or (lambda text: None)
     with locked(target.with_name(f".{target.name}.lock"), f"improving into {out}"):
+        check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
         work = Work(target, _identity(source, options), restart=restart, note=tell)
         with work.kept():
             steps = Rounds(source, options, work, progress=progress, note=tell)

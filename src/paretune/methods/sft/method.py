@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from paretune.methods.base import Method
 from paretune.methods.examples import Example
 from paretune.methods.pairwise import RoleItem, Weights, branch_losses, counts
-from paretune.training.config import TrainConfig
+from paretune.training.config import HEADLESS, TrainConfig
 from paretune.training.module import Outputs
 
 
@@ -19,6 +19,7 @@ from paretune.training.module import Outputs
 class SftConfig(TrainConfig):
     """The shared settings with a learning rate that suits likelihood training of an adapter."""
 
+    without_effect: ClassVar[Mapping[str, str]] = HEADLESS
     lr: float = 2e-4
     batch_size: int = 16
 

@@ -1,7 +1,7 @@
 """Every method under one budget: trained on the same rows, judged by the same evaluation, on one front.
 
     python benchmarks/methods.py SCORED.jsonl --out runs/methods [--tokens 200000] [--seeds 0 1] [--methods sga ric ...]
-                                 [--set key=value ...] [--max-prompts 100] [--json] [--table] [--plot docs/methods.png]
+                                 [--set [METHOD:]key=value ...] [--max-prompts 100] [--json] [--table] [--plot F.png]
     python benchmarks/methods.py SCORED.jsonl --out runs/curve --curve 2 3 5 [--methods sga soups modpo]
 
 The budget is the same base model, LoRA, split and number of training tokens (`max_tokens`; prompt tokens that a packed
@@ -30,7 +30,7 @@ from paretune.cli.progress import bars
 from paretune.data import read_rows
 from paretune.data.pairs import objectives_of
 from paretune.demo import demo_model
-from paretune.errors import InputError
+from paretune.errors import InputError, did_you_mean
 from paretune.files import read_json, write_json
 
 SHARED = ("lora_r=16", "lora_alpha=32", "lora_dropout=0", "batch_size=8", "betas=[0.9,0.99]", "clip=1", "epochs=1000")
@@ -56,13 +56,22 @@ def place(arguments: argparse.Namespace, method: str, seed: int, objectives: Seq
     return Path(arguments.out) / f"{method}{many}-{seed}"
 
 
+def given(settings: Sequence[str], method: str) -> list[str]:
+    """The settings for a method: those for all, and those that begin with its name and a colon."""
+    split = [each.split(":", 1) if ":" in each.split("=")[0] else ["", each] for each in settings]
+    for name, _ in split:
+        if name and name not in METHODS:
+            raise InputError(f"unknown method '{name}'.{did_you_mean(name, METHODS)}", field="--set")
+    return [setting for name, setting in split if name in ("", method)]
+
+
 def train(
     arguments: argparse.Namespace, method: str, seed: int, budget: Sequence[str], objectives: Sequence[str] = ()
 ) -> Path:
     """A method's policy for a seed, trained unless it is there."""
     folder = place(arguments, method, seed, objectives)
     shared = [each for each in SHARED if not each.startswith("epochs=") or "max_tokens" in " ".join(budget)]
-    settings = [*shared, *arguments.settings, *METHODS[method], *budget, f"seed={seed}"]
+    settings = [*shared, *METHODS[method], *given(arguments.settings, method), *budget, f"seed={seed}"]
     asked = {
         "settings": settings,
         "objectives": list(objectives),
@@ -238,7 +247,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--tokens", type=int, default=200_000, help="training tokens of each method")
     parser.add_argument("--curve", type=int, nargs="+", help="numbers of objectives to train with")
-    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="[METHOD:]KEY=VALUE",
+        help="a setting of training, for one method or for all",
+    )
     parser.add_argument("--judge-with", action="append", default=[], metavar="NAME=SPEC")
     parser.add_argument("--max-prompts", type=int, default=100)
     parser.add_argument("--max-new-tokens", type=int, default=64)

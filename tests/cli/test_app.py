@@ -15,7 +15,10 @@ import pytest
 import paretune as package
 from paretune.errors import InputError
 
-VERBS = ["demo", "sample", "score", "train", "sense", "generate", "evaluate", "front", "methods", "objectives"]
+VERBS = [
+    *("demo", "sample", "score", "train", "improve", "sense", "generate", "evaluate", "benchmark", "front"),
+    *("methods", "objectives"),
+]
 GROUPS = ["data", "reward"]
 """Verbs that have verbs of their own, each of which has its own tests."""
 

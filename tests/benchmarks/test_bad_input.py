@@ -76,3 +76,12 @@ def test_pins_and_reward_model(refused):
     assert "--steps must be at least 2, found 1" in refused("reward_model", "--steps", 1)
     assert "--held-out must be at least 1" in refused("reward_model", "--held-out", 0)
     assert "--batch 9 takes more pairs than --pairs 8" in refused("reward_model", "--batch", 9, "--pairs", 8)
+
+
+def test_methods(refused, tmp_path, scored_rows, tiny_llama):
+    asked = ("--out", tmp_path / "out", "--model", tiny_llama, "--methods", "sft")
+    assert "gone.jsonl: no such file" in refused("methods", tmp_path / "gone.jsonl", *asked)
+    assert "there is no report yet" in refused("methods", scored_rows, *asked, "--table")
+    unknown = refused("methods", scored_rows, *asked, "--set", "sftt:lr=1")
+    assert "unknown method 'sftt'. Did you mean 'sft'?" in unknown
+    assert "--curve asks for 9" in refused("methods", scored_rows, *asked, "--curve", "9")

@@ -349,3 +349,23 @@ def test_scores_that_never_differ_have_no_scale(rows, tmp_path, quick):
             each["scores"]["cheer"] = 0.5
     with pytest.raises(InputError, match=r"scores of objective 'cheer' equal 0.5, so no scale can be fitted"):
         quick(data=rows_file(tmp_path / "rows.jsonl", rows))
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "soups"])
+def test_a_policy_that_was_not_trained_on_profiles_takes_none(quick, method):
+    policy = load_policy(quick("plain", method=method))
+    name = policy.names[0]
+    told = f"trained by '{method}' was not trained on profiles"
+    for asked in (
+        {"pins": {name: 0.9}},
+        {"pins": [{name: 0.9}]},
+        {"condition": {name: 0.9}},
+        {"condition": [{name: 0.9}]},
+        {"condition": "ones"},
+        {"condition": "mean"},
+    ):
+        with pytest.raises(InputError, match=told):
+            policy.generate(["Hi"], max_new_tokens=2, **asked)
+    plain = policy.generate(["Hi"], max_new_tokens=2)
+    for nothing in ({"condition": "none"}, {"condition": [{}]}, {"pins": {}}, {"pins": [None]}):
+        assert policy.generate(["Hi"], max_new_tokens=2, **nothing) == plain

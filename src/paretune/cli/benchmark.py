@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paretune.cli.options import Base, Json, Overwrite, Pins, PolicyFolder, Seed
+from paretune.cli.options import Base, Json, Overwrite, Pins, PolicyFolder, Seed, Weights
 from paretune.cli.output import emit, say, table
 from paretune.cli.progress import bars
 
@@ -47,12 +47,7 @@ def benchmark(
         ),
     ] = None,
     pin: Pins = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights", metavar="NAME=W,...", help="In place of a condition: how much each objective counts."
-        ),
-    ] = None,
+    weights: Weights = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, help="Requests computed at a time; memory grows with it.")
     ] = 16,

@@ -20,6 +20,7 @@ from paretune.cli.options import (
     Prompts,
     Seed,
     TopP,
+    Weights,
 )
 from paretune.cli.output import complain, emit, say
 from paretune.cli.progress import bars
@@ -39,14 +40,7 @@ def generate(
             "a profile for all prompts; .jsonl: a profile a prompt). Default: sensed (none without a head).",
         ),
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights",
-            metavar="NAME=W,...",
-            help="In place of a condition: how much each objective counts (0 or more, summing to 1).",
-        ),
-    ] = None,
+    weights: Weights = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token.")] = 0.0,
     top_p: TopP = 1.0,
     max_new_tokens: MaxNewTokens = 128,

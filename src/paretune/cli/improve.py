@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -103,7 +104,8 @@ def improve(
             say(f"objective '{name}' took no part: {why}")
         say(f"{result.folder}: {result.sentence}")
         say(f"ended after {len(result.rounds)} of {rounds} rounds: {result.stopped}")
-        say(f"next: paretune evaluate {policy} {result.folder} --data {data} --out report")
+        words = ["paretune", "evaluate", str(policy), str(result.folder), "--data", data, "--out", "report"]
+        say(f"next: {shlex.join(words)}")
 
     emit(result, as_json, show)
 

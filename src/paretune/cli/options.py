@@ -29,6 +29,15 @@ Pins = Annotated[
     typer.Option("--pin", metavar="NAME=VALUE", help="Fix an objective to a value in [0, 1]. Repeatable."),
 ]
 
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="NAME=W,...",
+        help="In place of a condition: how much each objective counts (0 or more, summing to 1).",
+    ),
+]
+
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer, in tokens.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens that hold this share, in (0, 1].")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Answers written at a time; memory grows with it.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -81,7 +82,7 @@ def train(
         if dropped:
             say("dropped: " + ", ".join(f"{count:,} {cause}" for cause, count in dropped.items()))
         senses = any(name.startswith("sense_") or name == "sense" for name in result.metrics)
-        say(f'next: paretune {"sense" if senses else "generate"} {result.folder} --prompt "..."')
+        say(f'next: paretune {"sense" if senses else "generate"} {shlex.quote(result.folder)} --prompt "..."')
 
     emit(result, as_json, show)
 

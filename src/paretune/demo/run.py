@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -81,10 +82,15 @@ class DemoResult:
             lines += [f"  pinned    {_profile(each.pins)}", f"  answer    {_one_line(each.pinned_answer)}"]
         if self.fast:
             lines += ["", "This was --fast: fewer rows and steps. The full demo is the one to judge by."]
-        lines += ["", f"Done in {self.seconds / 60:.1f} minutes. Next:", f"  open {self.report}/report.html"]
-        lines += [f'  paretune sense {self.policy} --prompt "How do vaccines work?"']
-        lines += [f'  paretune generate {self.policy} --prompt "How do vaccines work?" --pin brevity=0.95']
-        lines += [f"  paretune train sga --data {self.data} --model {self.model} --out runs/mine --set epochs=3"]
+        lines += [
+            "",
+            f"Done in {self.seconds / 60:.1f} minutes. Next:",
+            f"  open {shlex.quote(self.report)}/report.html",
+        ]
+        lines += [f'  paretune sense {shlex.quote(self.policy)} --prompt "How do vaccines work?"']
+        lines += [f'  paretune generate {shlex.quote(self.policy)} --prompt "How do vaccines work?" --pin brevity=0.95']
+        places = f"--data {shlex.quote(self.data)} --model {shlex.quote(self.model)}"
+        lines += [f"  paretune train sga {places} --out runs/mine --set epochs=3"]
         return "\n".join(lines)
 
 

@@ -194,5 +194,7 @@ def ends(examples: Sequence[Example], names: Sequence[str], quantiles: tuple[flo
     for name in names:
         seen = (answer.profile[name] for each in examples for answer in each.answers if name in answer.profile)
         values = torch.tensor(sorted(seen), dtype=torch.float64)
+        if not len(values):
+            raise InputError(f"no completion that is trained on has a score for objective '{name}'; leave it out")
         low[name], high[name] = (float(torch.quantile(values, q)) for q in quantiles)
     return low, high

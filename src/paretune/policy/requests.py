@@ -76,6 +76,7 @@ class Requests:
         if policy.weight_map is not None and policy.parts is None and self.weights:
             condition = [policy.weight_map.profile(each) for each in self.weights]
         self.condition: Wanted = condition if condition is not None else "sensed" if policy.has_head else "none"
+        _check_obeys(policy, self.condition, pins)
         self._plan = self._planned()
         self.pinned = pins_of(policy, pins, count)
 
@@ -111,12 +112,34 @@ class Requests:
         if condition == "sensed":
             if policy.head is None:
                 raise InputError(
-                    f"a policy trained by '{policy.method}' has no sensing head; use condition none or give a profile"
+                    f"a policy trained by '{policy.method}' has no sensing head; use condition none"
+                    f"{' or give a profile' if policy.takes_profile else ''}"
                 )
             return lambda i, sensed: policy.renderer.snapped(sensed.profile) if sensed is not None else {}
         named = {"mean": policy.mean_profile, "ones": dict.fromkeys(policy.names, 1.0), "none": {}}
         fixed = policy.request(named[condition])
         return lambda i, sensed: fixed
+
+
+def _check_obeys(policy: Policy, condition: Wanted, pins: Pins | None) -> None:
+    """A profile is for policies trained on profiles: to others it is a text like any other. Raises `InputError`."""
+    if policy.takes_profile:
+        return
+    if pins and (isinstance(pins, Mapping) or any(pins)):
+        asked = "pins"
+    elif isinstance(condition, str):
+        check_condition(condition)
+        if condition in ("none", "sensed"):
+            return  # that it cannot sense is told where the condition is looked up
+        asked = f"the condition {condition}"
+    elif isinstance(condition, Mapping) or not isinstance(condition, Collection) or any(condition):
+        asked = "a profile"
+    else:
+        return
+    takes = "preference weights" if policy.takes_weights else "no request"
+    raise InputError(
+        f"a policy trained by '{policy.method}' was not trained on profiles: it takes {takes}, not {asked}"
+    )
 
 
 def pins_of(policy: Policy, pins: Pins | None, count: int) -> Callable[[int], Profile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +93,7 @@ def _show(result: RewardTrainResult) -> None:
     if result.dropped:
         say("dropped: " + ", ".join(f"{count:,} {cause.replace('_', ' ')}" for cause, count in result.dropped.items()))
     spec = f"trained:{result.folder}" + (f"#{result.objectives[0]}" if len(result.objectives) > 1 else "")
-    say(f"next: paretune score ROWS --objective {result.objectives[0]}={spec} --out scored.jsonl")
+    say(f"next: paretune score ROWS --objective {shlex.quote(f'{result.objectives[0]}={spec}')} --out scored.jsonl")
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 ARGS ?=
+WORKERS ?= 2  # processes that run tests side by side, a thread of computing each
 
 .PHONY: help setup demo test test-slow lint format bench docs clean
 
@@ -32,7 +33,7 @@ demo: $(STAMP)  ## the whole loop on the embedded model; ARGS=--fast for a look
 	$(BIN)/paretune demo $(ARGS)
 
 test: $(STAMP)  ## the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: $(STAMP)  ## those that train or load a real model
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 GOOD = {"prompt": "Hi", "completions": [{"text": "a b", "scores": {"joy": 0.1}}, {"text": "c", "scores": {"joy": 0.9}}]}
 
 
 @pytest.fixture
-def refused(monkeypatch, capsys):
+def refused(monkeypatch, capsys, benchmark):
     """Run a benchmark on bad input; gives its message."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
     def run(name, *arguments):
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
-            importlib.import_module("common").run(importlib.import_module(name).main)
+            benchmark("common").run(benchmark(name).main)
         told = capsys.readouterr()
         assert stopped.value.code == 2 and told.out == ""
         assert told.err.count("\n") == 1 and told.err.startswith("error: "), told.err

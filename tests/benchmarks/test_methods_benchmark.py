@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from measured_rows import write_measured
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def run(monkeypatch, capsys, tiny_llama, tmp_path):
+def run(monkeypatch, capsys, tiny_llama, tmp_path, benchmark):
     """Runs the benchmark on the tiny model; gives what it printed."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    methods = importlib.import_module("methods")
+    methods = benchmark("methods")
     rows = write_measured(tmp_path / "rows.jsonl", "vowels", "short")
 
     def go(*arguments):

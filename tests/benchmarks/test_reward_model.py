@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,23 +12,15 @@ import torch
 from paretune.data.rows import Completion, Row
 from paretune.errors import InputError
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+@pytest.fixture
+def bench(benchmark):
+    return benchmark("reward_model")
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import reward_model
-
-    return reward_model
-
-
-@pytest.fixture
-def data(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import reward_data
-
-    return reward_data
+def data(benchmark):
+    return benchmark("reward_data")
 
 
 def test_both_arms_see_the_same_sequences_and_give_the_same_reward(bench, tiny_llama):

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def arms(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import training_arms
-
-    return training_arms
+def arms(benchmark):
+    return benchmark("training_arms")
 
 
 @pytest.fixture

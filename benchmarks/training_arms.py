@@ -160,6 +160,11 @@ def peft_lora(module: TrainModule) -> None:
             each.__class__ = PeftLinear
 
 
+def no_trunk(module: TrainModule) -> None:
+    """The layers below the adapter's are computed by the reference's pass and by the policy's."""
+    module._trunk = None
+
+
 def separate_forward(module: TrainModule, items: Sequence[RoleItem], pad: int) -> tuple[Outputs, Tensor]:
     """One row a completion and one for the raw prompt."""
     predicted = module(collate([Packed(item.prefix, []) for item in items], pad)).predicted
@@ -295,4 +300,5 @@ ARMS: dict[str, Callable[[Setting], Step]] = {
     "separate": lambda setting: sga(setting, separate_forward),
     "peft_lora": lambda setting: sga(setting, change=peft_lora),
     "float32_adapter": lambda setting: sga(setting, change=float32_adapter),
+    "no_trunk": lambda setting: sga(setting, change=no_trunk),
 }

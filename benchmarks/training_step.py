@@ -21,6 +21,7 @@ time_ratio_kv_cache, memory_...      packed rows / continuing the prompt's KV ca
 time_ratio_separate, memory_...      packed rows / one row a completion and one for the raw prompt
 time_ratio_peft_lora, memory_...     fused LoRA layers / PEFT's
 time_ratio_float32_adapter           adapters in the backbone's precision / in float32 (PEFT's default)
+time_ratio_no_trunk                  LoRA on the upper half of the layers: the lower half computed once a step / twice
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ def measure(setting: Setting, arguments: argparse.Namespace) -> dict[str, Any]:
     del steps
     if not arguments.no_objectives:
         out |= objectives(setting, arguments.repeat, clock)
+    out["time_ratio_no_trunk"] = upper_half(setting, arguments.repeat, clock)
     if not arguments.no_memory:
         arms = [name for name in names if name not in ("trl_labels", "float32_adapter") and name in taken]
         peaks = {name: memory_of(name, setting) for name in arms}
@@ -168,6 +170,14 @@ def measure(setting: Setting, arguments: argparse.Namespace) -> dict[str, Any]:
         ratios = {f"memory_ratio_{name}": round(peaks["sga"] / peak, 3) for name, peak in peaks.items()}
         out |= {name: value for name, value in ratios.items() if name != "memory_ratio_sga"}
     return out
+
+
+def upper_half(setting: Setting, repeat: int, clock: Clock) -> float:
+    """LoRA on the upper half of the layers: the lower half computed once a step against in both passes."""
+    from transformers import AutoConfig
+
+    half = dataclasses.replace(setting, layers=AutoConfig.from_pretrained(setting.base).num_hidden_layers // 2)
+    return ratio(timed({name: ARMS[name](half) for name in ("sga", "no_trunk")}, repeat, clock), "sga", "no_trunk")
 
 
 def objectives(setting: Setting, repeat: int, clock: Clock) -> dict[str, float]:

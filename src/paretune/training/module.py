@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from paretune.errors import InputError
 from paretune.policy.head import SensingHead
 from paretune.policy.packed import Batch, forward
+from paretune.policy.trunk import Trunk, trunk_depth
 from paretune.training.config import TrainConfig
 
 
@@ -60,6 +62,9 @@ class TrainModule(AdapterModule):
     ) -> None:
         super().__init__(peft, head, backbone_grad_scale=backbone_grad_scale)
         self.readout_layer = readout_layer
+        depth = trunk_depth(self.causal)
+        below = readout_layer is not None and readout_layer < depth  # the head reads what would not be computed
+        self._trunk = Trunk(self.causal, depth) if depth and not below else None
         self.reference: dict[str, Tensor] | None = None
         """The adapter that serves as reference, by the names of this module's parameters; None: the base model."""
 
@@ -68,7 +73,8 @@ class TrainModule(AdapterModule):
 
         The head's gradient reaches the backbone times `backbone_grad_scale` (1: the paper; 0: detached).
         """
-        out = forward(self.causal, batch, layer=self.readout_layer)
+        with self._shared(batch, reference):
+            out = forward(self.causal, batch, layer=self.readout_layer)
         if self.head is None or reference:
             return Outputs(out.logp, out.length, None)
         scale = self.backbone_grad_scale
@@ -76,6 +82,12 @@ class TrainModule(AdapterModule):
         if 0 < scale < 1:
             readout = out.readout * scale + out.readout.detach() * (1 - scale)
         return Outputs(out.logp, out.length, self.head(readout))
+
+    def _shared(self, batch: Batch, reference: bool) -> AbstractContextManager[None]:
+        """What lies below the first trained layer is computed once, by the reference's pass, which comes first."""
+        if self._trunk is None:
+            return nullcontext()
+        return self._trunk.kept(batch) if reference else self._trunk.reused(batch)
 
     def freeze_reference(self) -> None:
         """From now on the reference is the policy as it is (a stage whose reference is the stage before it)."""

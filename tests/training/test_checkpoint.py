@@ -167,6 +167,18 @@ def test_a_full_disk_is_told_and_leaves_the_last_one(make, tmp_path, monkeypatch
     assert make().newest().step == 5
 
 
+def test_without_room_nothing_is_begun(make, tmp_path, monkeypatch):
+    one = make()
+    one.save(state(5))
+    needed = sum(each.nbytes for each in state(10).tensors.values())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - 1))
+    assert re.fullmatch(r"needs 0\.0 MiB, and 0\.0 MiB are free on the disk", one.save(state(10)))
+    assert make().newest().step == 5
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed))
+    assert one.save(state(10)) is None and make().newest().step == 10
+
+
 def full(state, folder):
     (folder / "state.safetensors").write_bytes(b"half of it")
     raise OSError(errno.ENOSPC, "No space left on device")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from paretune.errors import InputError
 from paretune.policy.packed import Branch, Packed
 from paretune.training import DivergedError, Journal, TrainConfig, run
 from paretune.training.loop import learning_rate, micro_batches, order
@@ -214,3 +215,105 @@ def test_the_journal_refuses_what_is_not_a_number(tmp_path):
     journal = Journal(tmp_path / "j.jsonl")
     with pytest.raises(ValueError, match="JSON"):
         journal.write({"loss": math.nan})
+
+
+# --- the guards ---------------------------------------------------------------------------------------------------
+
+
+def trained(module, learner, path, **values):
+    journal = Journal(path)
+    try:
+        return run(module, learner, config(schedule="constant", **values), pad_id=0, journal=journal)
+    finally:
+        journal.close()
+
+
+def test_a_batch_that_is_not_finite_is_left_out_and_counted(tiny_llama, make_module, tmp_path):
+    rows = [row(i) for i in range(8)]
+    seen = order(8, 0, 0)
+    module, without = make_module(tiny_llama), make_module(tiny_llama)
+    final = trained(module, Likelihood(rows, poison=f"r{seen[5]}"), tmp_path / "j", nonfinite="skip")
+    # the second of two batches is left out, so the first alone has taught
+    trained(without, Likelihood(rows), tmp_path / "k", max_steps=1)
+    one, two = records(tmp_path / "j")
+    assert two["skipped"] == "loss, nll not finite" and two["rows"] == [f"r{i}" for i in seen[4:]]
+    assert final["skipped_steps"] == 1 and final["loss"] == one["loss"] and final["tokens"] == two["tokens"] == 72
+    for name, each in weights(without).items():
+        torch.testing.assert_close(weights(module)[name], each, atol=1e-9, rtol=0, msg=name)
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_too(tiny_llama, make_module, tmp_path):
+    class Steep(Likelihood):
+        def loss(self, out, reference, items, counts):
+            loss, parts = super().loss(out, reference, items, counts)
+            if f"r{order(8, 0, 0)[5]}" in [item.name for item in items]:
+                loss = loss + (out.logp.sum() * 0).abs().sqrt()  # 0, with an infinite slope times 0
+            return loss, parts
+
+    module = make_module(tiny_llama)
+    trained(module, Steep([row(i) for i in range(8)]), tmp_path / "j", nonfinite="skip")
+    assert records(tmp_path / "j")[1]["skipped"] == "grad_norm not finite"
+    assert all(torch.isfinite(each).all() for each in weights(module).values())
+
+
+def test_ten_in_a_row_end_the_training(tiny_llama, make_module, tmp_path):
+    class Broken(Likelihood):
+        def loss(self, out, reference, items, counts):
+            return out.logp.sum() * float("inf"), {}
+
+    with pytest.raises(DivergedError, match=r"10 batches in a row were left out, the last for loss not finite. Rows"):
+        trained(
+            make_module(tiny_llama), Broken([row(i) for i in range(12)]), tmp_path / "j", nonfinite="skip", batch_size=1
+        )
+    assert len(records(tmp_path / "j")) == 10
+    with pytest.raises(DivergedError, match="nothing was learnt"):
+        trained(make_module(tiny_llama), Broken([row(0)]), tmp_path / "j", nonfinite="skip")
+
+
+class Hungry(Likelihood):
+    """Has no memory for more than `most` rows in one forward pass, in the step of which it is the second pass."""
+
+    def __init__(self, rows, most, error):
+        super().__init__(rows)
+        self.most, self.error, self.passes = most, error, []
+
+    def loss(self, out, reference, items, counts):
+        self.passes.append(len(items))
+        if len(items) > self.most and len(self.passes) > 1:
+            raise self.error
+        return super().loss(out, reference, items, counts)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_out_of_memory_halves_the_passes_of_the_same_batch(tiny_llama, make_module, tmp_path, error):
+    rows = [row(i) for i in range(8)]
+    hungry, plain = make_module(tiny_llama), make_module(tiny_llama)
+    learner = Hungry(rows, 2, error)
+    # rows are 32 tokens wide: two passes of four; the second has no memory, with the first's gradients in place
+    trained(hungry, learner, tmp_path / "j", batch_size=8, micro_tokens=128, epochs=2)
+    trained(plain, Likelihood(rows), tmp_path / "k", batch_size=8, micro_tokens=64, epochs=2)
+    assert learner.passes == [4, 4] + [2] * 8  # and the next step does not try four again
+    warning, *steps = records(tmp_path / "j")
+    assert warning["micro_tokens"] == 64 and "out of memory" in warning["warning"]
+    for one, two in zip(steps, records(tmp_path / "k"), strict=True):
+        assert one["loss"] == two["loss"] and one["grad_norm"] == two["grad_norm"]
+    for name, each in weights(plain).items():
+        assert torch.equal(weights(hungry)[name], each), name
+
+
+def test_out_of_memory_with_one_row_says_what_to_lower(tiny_llama, make_module, tmp_path):
+    learner = Hungry([row(i) for i in range(8)], 0, torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(InputError, match=r"out of memory in step 1, with 32 tokens a forward pass. Lower micro_tokens"):
+        trained(make_module(tiny_llama), learner, tmp_path / "j", batch_size=8, micro_tokens=64)
+
+
+def test_other_errors_are_not_taken_for_memory(tiny_llama, make_module, tmp_path):
+    learner = Hungry([row(i) for i in range(8)], 0, RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        trained(make_module(tiny_llama), learner, tmp_path / "j", batch_size=8, micro_tokens=64)

@@ -309,3 +309,26 @@ def test_a_checkpoint_of_another_shape_is_refused(make_module, tiny_llama, tmp_p
             journal=Journal(tmp_path / "j"),
             checkpoints=Checkpoints(tmp_path / "p", {"what": "test"}),
         )
+
+
+def test_smaller_passes_after_memory_ran_out_go_through_a_break(trained):
+    class Hungry(Staged):
+        """The third pass of all has no memory."""
+
+        def __init__(self, fails=True, at=0):
+            super().__init__(at)
+            self.fails, self.passes = fails, []
+
+        def loss(self, out, reference, items, counts):
+            self.passes.append(len(items))
+            if self.fails and len(self.passes) == 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().loss(out, reference, items, counts)
+
+    budget = {"micro_tokens": 96, "save_every": 1}  # three rows of 32 tokens in one pass
+    whole_run = trained(Hungry(), "plain", **budget)
+    with pytest.raises(Killed):
+        trained(Hungry(at=6), **budget)
+    second = Hungry(fails=False)
+    same(trained(second, **budget), whole_run)
+    assert set(second.passes) == {1}

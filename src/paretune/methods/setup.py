@@ -23,6 +23,7 @@ from paretune.policy.weights import TEMPERATURE, Rule, WeightMap
 from paretune.profile import Profile
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.training import Checkpoints, Journal, TrainModule, add_adapter, reopen_adapter, run
+from paretune.training.guards import measured
 
 
 @dataclass
@@ -110,7 +111,9 @@ def fit_one(setup: Setup) -> Fitted:
     policy = policy_of(setup, module)
     if isinstance(config, SensingConfig):
         metrics |= refit(policy, encoded, config, progress)
-    return Fitted(policy, metrics | validate(policy, encoded.validation, progress=progress))
+    note = setup.checkpoints.note if setup.checkpoints is not None else lambda text: None
+    found = measured(lambda: validate(policy, encoded.validation, progress=progress), note)
+    return Fitted(policy, metrics | found)
 
 
 def trainable(setup: Setup) -> TrainModule:

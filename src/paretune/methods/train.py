@@ -23,6 +23,7 @@ from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.rewards.encoder import locate_model
 from paretune.training import Checkpoints, Journal, TrainConfig, identity, resolve
+from paretune.training.guards import missing_rates, told_missing
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,9 @@ def _load(
 def _train(setup: Setup, overwrite: bool) -> TrainResult:
     """Train, and save."""
     how, prepared = setup.method, setup.prepared
+    missing = missing_rates(prepared.split.train, setup.names)
+    if setup.checkpoints is not None:
+        told_missing(missing, setup.checkpoints.note)
     done = (how.fit or fit_one)(setup)
     encoded = setup.encoded  # a method's own fit may have built other pairs
     metrics = done.metrics | {
@@ -223,6 +227,7 @@ def _train(setup: Setup, overwrite: bool) -> TrainResult:
         "rows": prepared.rows,
         "pairs": encoded.pairs,
         "dropped": encoded.dropped,
+        "missing_scores": missing,
     }
     setup.journal.close()
     save_policy(done.policy, setup.out, metrics=metrics, overwrite=overwrite, journal=setup.journal.path)

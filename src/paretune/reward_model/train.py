@@ -32,6 +32,7 @@ from paretune.reward_model.supervision import Supervision, choose_objectives
 from paretune.reward_model.validate import validate
 from paretune.rewards.encoder import locate_model
 from paretune.training import Checkpoints, Journal, add_adapter, identity, resolve, run
+from paretune.training.guards import measured
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,10 @@ def _train(
     made = RewardModel(module.eval(), tokenizer, renderer, supervision.objectives, model, metadata)
     bootstrap = Bootstrap(config.bootstrap, config.seed)
     lost = {"bad_rows": prepared.bad_rows, **dropped.to_dict()}
+    found = (
+        measured(lambda: validate(made, held_out, bootstrap, progress=progress), checkpoints.note) if held_out else {}
+    )
+    failed = {"validation_failed": found.pop("validation_failed")} if "validation_failed" in found else {}
     metrics = {
         **final,
         "rows": prepared.rows,
@@ -186,7 +191,8 @@ def _train(
         "test_rows": len(split.test),
         "supervision": counts,
         "dropped": {key: value for key, value in lost.items() if value},
-        "validation": validate(made, held_out, bootstrap, progress=progress) if held_out else {},
+        "validation": found,
+        **failed,
     }
     return made, metrics
 

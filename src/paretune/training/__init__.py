@@ -2,8 +2,9 @@
 
 from paretune.training.checkpoint import Checkpoints, identity
 from paretune.training.config import TrainConfig, resolve
+from paretune.training.guards import DivergedError
 from paretune.training.journal import Journal
-from paretune.training.loop import DivergedError, Item, Learner, run
+from paretune.training.loop import Item, Learner, run
 from paretune.training.module import AdapterModule, Outputs, TrainModule, add_adapter, reopen_adapter
 
 __all__ = [

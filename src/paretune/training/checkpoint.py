@@ -165,6 +165,7 @@ class Checkpoints:
             if not (self.root / HEADER).exists():
                 write_json(self.root / HEADER, {"format": FORMAT, **self.identity})
             shutil.rmtree(target, ignore_errors=True)  # there only if it was broken
+            _check_space(state, self.root)
             with disk_errors(target), atomic_folder(target) as work:
                 _write(state, work)
         except (OSError, InputError) as error:
@@ -226,6 +227,14 @@ class Checkpoints:
 
 def _step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
+
+
+def _check_space(state: State, folder: Path) -> None:
+    """`InputError` where the disk has no room for a checkpoint: half of one would fill it for everybody else."""
+    needed = sum(each.nbytes for each in state.tensors.values())
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise InputError(f"needs {needed / 2**20:.1f} MiB, and {free / 2**20:.1f} MiB are free on the disk")
 
 
 def _write(state: State, folder: Path) -> None:

@@ -37,6 +37,8 @@ class TrainConfig:
     that brings the tokens computed to so many (0: after `epochs`, which is the end in any case). A method of several
     adapters divides them.
 
+    `nonfinite`: a batch whose loss or gradient is not finite stops the training, or is left out and counted.
+
     `save_every`: steps between checkpoints (0: one at the end of every epoch); `keep`: how many are kept. They play no
     part in what comes out (`WORKING`), so a training may go on with others.
     """
@@ -70,6 +72,7 @@ class TrainConfig:
     pair_weights: dict[str, float] = field(default_factory=dict)
     pair_margin: float = 0.0
     scale: Literal["quantile", "minmax", "zscore", "sigmoid", "fixed"] = "quantile"
+    nonfinite: Literal["stop", "skip"] = "stop"
     save_every: int = 50
     keep: int = 1
 

@@ -2,8 +2,8 @@
 
 A method gives a `Learner`: how an item is packed and what its loss is. The loop draws every order from (seed, epoch),
 groups an effective batch into forward passes by length, divides sums of losses by counts of the whole effective batch
-(so accumulation changes nothing), stops on a non-finite loss or gradient before the optimizer step, and logs every
-number as JSON Lines.
+(so accumulation changes nothing), stops on a non-finite loss or gradient before the optimizer step or leaves the batch
+out, takes smaller forward passes where memory runs out, and logs every number as JSON Lines.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +24,17 @@ from paretune.policy.packed import LENGTH_BUCKET, Packed, collate
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.training.checkpoint import Checkpoints
 from paretune.training.config import TrainConfig
+from paretune.training.guards import (
+    DivergedError,
+    NotFiniteError,
+    check_finite,
+    check_skipped,
+    diverged,
+    drop_gradients,
+    free_memory,
+    ran_out_of_memory,
+    row_names,
+)
 from paretune.training.journal import Journal
 from paretune.training.module import AdapterModule
 from paretune.training.optimizer import optimizer_for
@@ -74,10 +86,6 @@ class Learner(Protocol[I]):
 
         `out` is what the module's forward gave.
         """
-
-
-class DivergedError(InputError):
-    """Training met a number that is not finite; nothing was written."""
 
 
 @lru_cache(maxsize=2)
@@ -168,10 +176,21 @@ def run(
             task.advance()
             state.save_if_due()
     module.eval()
-    record = next((each for each in reversed(state.records) if "warning" not in each), {})
-    last = {key: value for key, value in record.items() if key not in ("part", "step", "epoch", "lr")}
-    memory = peak_memory_mib(next(module.parameters()).device)
-    return last | {"steps": total, "seconds": round(state.seconds, 3), "peak_memory_mib": memory}
+    return _final(state)
+
+
+def _final(state: Resumable) -> dict[str, float]:
+    """The last numbers, and what the whole took. Raises `DivergedError` where no step was done."""
+    steps = [each for each in state.records if "warning" not in each]
+    done = [each for each in steps if "skipped" not in each]
+    if not done:
+        raise DivergedError("nothing was learnt: every batch was left out, for numbers that are not finite")
+    last = {key: value for key, value in done[-1].items() if key not in ("part", "step", "epoch", "lr")}
+    last |= {key: steps[-1][key] for key in ("tokens", "tokens_per_second")}
+    if len(done) < len(steps):
+        last["skipped_steps"] = len(steps) - len(done)
+    memory = peak_memory_mib(next(state.module.parameters()).device)
+    return last | {"steps": state.steps, "seconds": round(state.seconds, 3), "peak_memory_mib": memory}
 
 
 def _step(
@@ -180,16 +199,49 @@ def _step(
     """One step over an effective batch, logged; gives the record."""
     factor = learning_rate(config, state.step, state.steps)
     state.optimizer.set_factor(factor)
-    logged, used = _accumulate(state.module, state.learner, items, config, pad_id)
-    _guard(logged, items)
+    logged: dict[str, Any]
+    logged, used = _computed(state, items, config, pad_id)
     with whole():
-        logged["grad_norm"] = state.optimizer.step(config.clip)
-        _guard(logged, items)
+        try:
+            check_finite(logged)
+            logged["grad_norm"] = state.optimizer.step(config.clip)
+            check_finite(logged)
+        except NotFiniteError as error:
+            drop_gradients(state.module)
+            if config.nonfinite == "stop":
+                raise diverged(error, items) from None
+            logged = {"skipped": str(error), "rows": [item.name for item in items]}
         state.advance(used)
         record = {**label, "step": state.step, "epoch": epoch, **logged, "lr": config.lr * factor}
         record |= {"tokens": state.tokens, "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 2)}
         state.journal.write(record)
+    if "skipped" in record:
+        state.note(f"step {state.step} was left out: {record['skipped']}. Rows in the batch: {row_names(items)}")
+        check_skipped(state.records, items)
     return record
+
+
+def _computed(state: Resumable, items: Sequence[I], config: TrainConfig, pad_id: int) -> tuple[dict[str, float], int]:
+    """As `_accumulate`, in forward passes of half the size, from now on, each time that memory runs out."""
+    while True:
+        budget = state.micro_tokens or config.micro_tokens
+        draws = state.draws()
+        try:
+            return _accumulate(state.module, state.learner, items, replace(config, micro_tokens=budget), pad_id)
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out_of_memory(error):
+                raise
+        # below the handler, whose traceback holds the failed attempt's tensors
+        drop_gradients(state.module)
+        free_memory()
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if several or max(map(len, micro_batches(items, budget))) == 1:
+            raise InputError(
+                f"out of memory in step {state.step + 1}, with {budget} tokens a forward pass. Lower micro_tokens, "
+                "max_length or the number of completions, or --set gradient_checkpointing=true"
+            )
+        state.put_draws(draws)  # dropout is what it would have been
+        state.halve(budget)
 
 
 def _accumulate(
@@ -209,17 +261,6 @@ def _accumulate(
             logged[key] = logged.get(key, 0.0) + value
         tokens += batch.tokens
     return logged, tokens
-
-
-def _guard(numbers: dict[str, float], items: Sequence[Item]) -> None:
-    """Stop when a number is not finite; the weights have not been touched by this batch."""
-    bad = [key for key, value in numbers.items() if not math.isfinite(value)]
-    if bad:
-        names = ", ".join(item.name for item in items[:8])
-        raise DivergedError(
-            f"training stopped before the step: {', '.join(bad)} not finite. Rows in the batch: {names}"
-            f"{', ...' if len(items) > 8 else ''}. Lower lr, or look at these rows and their scores"
-        )
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -43,8 +43,10 @@ class Resumable:
         self.module, self.optimizer, self.learner, self.journal = module, optimizer, learner, journal
         self.checkpoints, self.steps, self.per_epoch = checkpoints, steps, per_epoch
         self.step = self.tokens = 0
+        self.micro_tokens = 0
+        """Tokens per forward pass since memory ran out; 0: as the settings have it."""
         self._saved, self._first, self._began = 0, len(journal.records), time.monotonic()
-        self._random = self._draws()
+        self._random = self.draws()
 
     @property
     def seconds(self) -> float:
@@ -66,7 +68,7 @@ class Resumable:
         """A step is done, of so many tokens."""
         self.step, self.tokens = self.step + 1, self.tokens + tokens
         if self.checkpoints is not None:
-            self._random = self._draws()  # an interrupt may come in the middle of the next step, and its draws
+            self._random = self.draws()  # an interrupt may come in the middle of the next step, and its draws
 
     def save_if_due(self) -> None:
         """Save a checkpoint after every so many steps, and after the last."""
@@ -84,8 +86,20 @@ class Resumable:
         if problem is None:
             self._saved = self.step
             return
-        self.checkpoints.note(f"no checkpoint could be saved after step {self.step}: {problem}")
+        self.note(f"no checkpoint could be saved after step {self.step}: {problem}")
         self.journal.write({"step": self.step, "warning": f"no checkpoint could be saved: {problem}"})
+
+    def note(self, text: str) -> None:
+        """Tell a person."""
+        if self.checkpoints is not None:
+            self.checkpoints.note(text)
+
+    def halve(self, budget: int) -> None:
+        """From now on forward passes of half of `budget` tokens; the journal takes that through a checkpoint."""
+        self.micro_tokens = budget // 2
+        text = f"out of memory; the batch is now computed in forward passes of {self.micro_tokens} tokens"
+        self.note(f"step {self.step + 1}: {text} (see micro_tokens)")
+        self.journal.write({"step": self.step + 1, "warning": text, "micro_tokens": self.micro_tokens})
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -110,11 +124,10 @@ class Resumable:
             if kept := _below(LEARNER, tensors):
                 self.learner.restore(kept, self.module)
         self._random = _below(RANDOM, tensors)
-        torch.set_rng_state(self._random["cpu"])
-        if "cuda" in self._random and self._device.type == "cuda":
-            torch.cuda.set_rng_state(self._random["cuda"], self._device)
+        self.put_draws(self._random)
         for record in state.records:
             self.journal.write(record)
+            self.micro_tokens = record.get("micro_tokens", self.micro_tokens)
         self.step = self._saved = state.step
         self.tokens, self._began = state.tokens, time.monotonic() - state.seconds
         where = self.checkpoints.folder.relative_to(self.checkpoints.root.parent)
@@ -124,12 +137,18 @@ class Resumable:
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def _draws(self) -> dict[str, Tensor]:
+    def draws(self) -> dict[str, Tensor]:
         """State of the generators that dropout draws from."""
         states = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(self._device)
         return states
+
+    def put_draws(self, states: Mapping[str, Tensor]) -> None:
+        """Put the generators into the state that `draws` gave."""
+        torch.set_rng_state(states["cpu"])
+        if "cuda" in states and self._device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"], self._device)
 
     def _trained(self) -> dict[str, Tensor]:
         """All that training changes in the module: what takes gradients, and the head with its buffers."""

@@ -30,6 +30,7 @@ class GrpoConfig(TrainConfig):
         "pairs": NO_PAIRS,
         "pair_margin": NO_PAIRS,
         "max_tokens": "nobody knows how long the answers will be; set max_steps",
+        "nonfinite": "TRL's trainer takes the steps",
         "save_every": NO_CHECKPOINTS,
         "keep": NO_CHECKPOINTS,
     }

@@ -28,7 +28,7 @@ from paretune.policy.engine import Sampling
 from paretune.profile import Profile
 from paretune.progress import Progress
 from paretune.rewards import score
-from paretune.training.loop import DivergedError
+from paretune.training.guards import DivergedError
 
 SAMPLES, SCORED, MIXTURE, POLICY, ACCOUNT = "samples.jsonl", "scored.jsonl", "mixture.jsonl", "policy", "round.json"
 ANSWERS, VALIDATED = "answers.jsonl", "validated.jsonl"

@@ -114,21 +114,69 @@ def file_digest(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: Path | str) -> Any:
-    """Read a JSON file; a missing or broken one is an `InputError` that says where."""
+JSON_SIZE = 256 << 20
+"""Bytes of a JSON file that is read in one piece. Tokenizers of large vocabularies have some 40 million."""
+JSON_DEPTH = 100
+"""Lists and objects inside each other; no file of ours, nor of a model, comes near."""
+
+
+def read_json(path: Path | str, *, unique: bool = False, limit: int = JSON_SIZE) -> Any:
+    """Read a JSON file of at most `limit` bytes and `JSON_DEPTH` levels; with `unique` an object names no key twice.
+
+    A missing or broken one is an `InputError` that says where.
+    """
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            raw = file.read(limit + 1)
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+    if len(raw) > limit:
+        raise InputError(f"is larger than {limit >> 20} MiB, the most that is read of such a file", file=path)
+    return parse_json(raw, path, unique=unique)
+
+
+def parse_json(raw: bytes, path: Path | str, *, unique: bool = False) -> Any:
+    """The value of a JSON text, as `read_json` says; `path` is the file that errors name."""
+    try:
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_keys if unique else None)
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text ({error})", file=path) from None
+    except InputError as error:
+        raise InputError(error.message, file=path) from None
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", file=path, line=error.lineno) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
         raise InputError(f"is JSON that cannot be read: {error}", file=path) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+    check_depth(value, path)
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key named twice one reader takes the first value and another the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InputError(f"names the key {twice!r:.100} twice in one object")
+    return found
+
+
+def check_depth(value: Any, path: Path | str, limit: int = JSON_DEPTH) -> None:
+    """`InputError` where lists and objects lie more than `limit` deep inside each other."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(limit + 1):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return
+    raise InputError(f"is JSON of more than {limit} levels inside each other", file=path)
 
 
 @contextmanager
@@ -192,7 +240,7 @@ def cache_folder() -> Path:
 
 def read_described(path: Path | str, version_read: int) -> dict[str, Any]:
     """A JSON object that says its `format`; `InputError` for another one than this version of paretune reads."""
-    data = read_json(path)
+    data = read_json(path, unique=True)
     if not isinstance(data, dict):
         raise InputError("must be a JSON object", file=path)
     if data.get("format") != version_read:

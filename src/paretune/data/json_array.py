@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paretune.data.records import Record
+from paretune.data.unpack import LINE
 from paretune.errors import InputError
 
 PIECE = 1 << 16
@@ -100,6 +101,8 @@ class _Pieces:
                     raise self._broken("the file breaks off" if cut else f"is no JSON: {error.msg}") from None
             except (ValueError, RecursionError) as error:
                 raise self._broken(f"cannot be read: {error}") from None
+            if len(self._text) - self._at > LINE:
+                raise self._broken(f"it is longer than {LINE >> 20} MiB")
             self._more(size)
             size *= 2
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from paretune.data.csv_rows import csv_records
 from paretune.data.json_array import array_records
 from paretune.data.records import BadRow, Record
+from paretune.data.unpack import bounded_lines, unpacked
 from paretune.errors import InputError, did_you_mean
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -91,7 +92,7 @@ def _file_records(path: Path) -> Iterator[Record]:
         return
     try:
         with path.open("rb") as raw:
-            lines = _unpacked(raw)
+            lines = unpacked(path, raw)
             if path.name.endswith(".gz") and lines is raw:
                 raise InputError("is named .gz but is no gzip file", file=path)
             if kind == "csv":
@@ -106,13 +107,6 @@ def _file_records(path: Path) -> Iterator[Record]:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
 
 
-def _unpacked(raw: BinaryIO) -> Any:
-    """The file's content: gzip is known by how it begins, whatever the name."""
-    packed = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if packed else raw
-
-
 def _is_array(lines: Any) -> bool:
     """Does the file's text begin with a bracket? (A buffered file, plain or gzip, which stays where it is.)"""
     start: bytes = lines.peek(1024)
@@ -121,7 +115,7 @@ def _is_array(lines: Any) -> bool:
 
 def _line_records(path: Path, lines: BinaryIO, *, text: bool) -> Iterator[Record]:
     # read as bytes: only \n ends a line, whatever line separators the texts themselves contain
-    for number, raw in enumerate(lines, start=1):
+    for number, raw in enumerate(bounded_lines(path, lines), start=1):
         line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
         if not line.strip():
             continue
@@ -202,7 +196,7 @@ def _is_rows_file(path: Path) -> bool:
         return True
     try:
         with path.open("rb") as raw:
-            return _is_array(_unpacked(raw))
+            return _is_array(unpacked(path, raw))
     except (EOFError, OSError, zlib.error):  # what is wrong with it is told when it is read
         return True
 

@@ -63,6 +63,7 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
             model,
             dtype=precision,
             trust_remote_code=False,
+            use_safetensors=True,  # the other formats are pickles
             low_cpu_mem_usage=True,
             output_loading_info=True,
         )

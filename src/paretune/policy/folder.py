@@ -31,6 +31,7 @@ from paretune.policy.renderer import Renderer
 from paretune.policy.seal import check_seal, seal
 from paretune.policy.several import FOLDER, RULES, attach_parts, read_parts
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
+from paretune.policy.trust import check_folder
 from paretune.policy.weights import WeightMap
 from paretune.profile import Objective, check_names, check_profile
 from paretune.rewards.encoder import locate_model
@@ -206,6 +207,7 @@ def _read_description(folder: Path | str) -> tuple[dict[str, Any], list[Objectiv
         raise InputError("no such policy folder", file=folder)
     if not path.is_file():
         raise InputError("is no policy folder (it has no policy.json)", file=folder)
+    check_folder(path.parent)
     described = _checked_description(path)
     with told_as(path):
         objectives = _objectives(described)

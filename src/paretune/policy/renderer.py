@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
+from paretune.policy.template import render_template
 from paretune.profile import LEVELS, Objective, Profile, check_profile, level_of
 
 Style = Literal["scores", "levels", "instructions", "ric", "cpo", "weights"]
@@ -194,17 +195,11 @@ class Renderer:
     def _template(self, messages: Messages, *, generation: bool) -> str:
         adds_bos = _adds_bos(self.tokenizer)
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages,
-                    tokenize=False,
-                    add_generation_prompt=generation,
-                    add_bos=adds_bos,
-                    **_TEMPLATE_OPTIONS,
-                )
+            return render_template(
+                self.tokenizer, messages, add_generation_prompt=generation, add_bos=adds_bos, **_TEMPLATE_OPTIONS
             )
         except Exception as error:  # a template raises whatever it likes: jinja errors, its own raise_exception
-            raise InputError(f"the chat template cannot render this conversation: {error}") from error
+            raise InputError(f"the chat template cannot render this conversation: {error!s:.300}") from error
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -28,6 +28,7 @@ from paretune.policy.folder import disk_errors, load_base, load_tokenizer, save_
 from paretune.policy.renderer import Renderer
 from paretune.policy.seal import check_seal, seal
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
+from paretune.policy.trust import check_folder
 from paretune.profile import Objective
 from paretune.reward_model.card import model_card
 from paretune.reward_model.config import RewardHeadConfig
@@ -94,6 +95,7 @@ def load_reward_model(
     """
     folder = Path(folder)
     described = read_description(folder)
+    check_folder(folder)
     check_seal(described, folder / DESCRIPTION)
     with told_as(folder / DESCRIPTION):
         objectives, units, levels = read_outputs(described)

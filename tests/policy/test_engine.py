@@ -15,10 +15,10 @@ from paretune.errors import InputError
 from paretune.policy.backbone import load_backbone, project
 from paretune.policy.engine import (
     Sampling,
-    _choose,
-    _feed,
     by_length,
+    choose,
     decode,
+    feed,
     pad_block,
     prefill,
     row_seed,
@@ -69,7 +69,7 @@ def causal64(tiny_model):
 def logits_after(causal, prefixes, suffixes):
     """Logits [B, V] at the end of prefix + suffix, by a prefill and its continuation."""
     state = prefill(causal, prefixes, PAD)
-    _feed(causal, state, suffixes, PAD)
+    feed(causal, state, suffixes, PAD)
     return project(causal, state.last_BH)
 
 
@@ -109,7 +109,7 @@ def test_a_suffix_may_be_empty(causal64, exact, suffixes):
 def test_a_cache_without_gaps_needs_no_mask(causal):
     state = prefill(causal, [[5, 9, 11], [7, 8, 3]], PAD)
     assert (state.lengths, state.slots, state.mask(1, causal.device)) == ([3, 3], 3, None)
-    _feed(causal, state, [[1], [2, 3]], PAD)
+    feed(causal, state, [[1], [2, 3]], PAD)
     assert (state.lengths, state.slots) == ([4, 5], 5)
     assert state.mask(1, causal.device).tolist() == [[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]
     assert {layer.keys.shape[2] for layer in state.cache.layers} == {5}
@@ -262,7 +262,7 @@ def draw(probs, count=4000, **sampling):
     """Relative frequencies of `count` draws from a hand-made distribution."""
     logits = torch.tensor(probs, dtype=torch.float64).log().expand(count, -1)
     draws = [torch.Generator().manual_seed(row_seed(0, i)) for i in range(count)]
-    tokens = torch.tensor(_choose(logits, Sampling(**{"temperature": 1.0, **sampling}), draws))
+    tokens = torch.tensor(choose(logits, [Sampling(**{"temperature": 1.0, **sampling})] * len(logits), draws))
     return (torch.bincount(tokens, minlength=len(probs)) / count).tolist()
 
 
@@ -297,7 +297,21 @@ def test_the_nucleus_of_a_flat_distribution_is_wider_than_the_first_candidates()
 
 def test_greedy_takes_the_largest():
     logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 0.0]])
-    assert _choose(logits, Sampling(temperature=0.0), []) == [1, 0]
+    assert choose(logits, [Sampling(temperature=0.0)] * 2, []) == [1, 0]
+
+
+def test_rows_of_different_sampling_choose_as_they_would_alone():
+    logits = torch.randn(6, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
+    kinds = [Sampling(temperature=heat, top_p=mass) for heat, mass in [(0, 1), (1, 0.9), (1, 1), (0.5, 0.3), (2, 1)]]
+    kinds.append(Sampling(temperature=1.5, top_p=0.99))
+
+    def draws():
+        return [torch.Generator().manual_seed(i) for i in range(6)]
+
+    together = choose(logits, kinds, draws())
+    for i, draw in enumerate(draws()):
+        assert choose(logits[i : i + 1], kinds[i : i + 1], [draw]) == [together[i]]
+    assert together[0] == int(logits[0].argmax())
 
 
 @pytest.mark.parametrize(

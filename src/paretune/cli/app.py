@@ -18,9 +18,11 @@ from typer.core import TyperGroup
 from paretune import __version__
 from paretune.cli import (
     benchmark,
+    chat,
     data,
     demo,
     evaluate,
+    export,
     front,
     generate,
     improve,
@@ -30,6 +32,7 @@ from paretune.cli import (
     sample,
     score,
     sense,
+    serve,
     train,
 )
 from paretune.cli.output import complain
@@ -110,6 +113,9 @@ for verb in (
     improve,
     sense,
     generate,
+    chat,
+    serve,
+    export,
     evaluate,
     benchmark,
     front,

@@ -67,6 +67,10 @@ class Prefilled:
         empty_B1 = self.slots - torch.tensor(self.lengths, device=device)[:, None]
         return (torch.arange(self.slots + new, device=device) >= empty_B1).long()
 
+    def grow(self) -> None:
+        """The cache took one token more in every row."""
+        self.lengths = [length + 1 for length in self.lengths]
+
     def close_gaps(self, counts: Sequence[int]) -> None:
         """Right-align the cache after a block of which row i's first `counts[i]` tokens were real."""
         before = self.slots
@@ -132,15 +136,14 @@ def prefill(
     # without the config every layer keeps all it has seen: a sliding window is the mask's work, and does not shrink
     # when rows of different length share a batch
     state = Prefilled(DynamicCache(), [0] * len(prefixes), torch.empty(0), torch.empty(0))
-    hidden_BPH = _feed(causal, state, prefixes, pad_id, layer)
+    hidden_BPH = feed(causal, state, prefixes, pad_id, layer)
     ends = [len(row) for row in prefixes]
     state.readout_BH = span_mean(hidden_BPH, ends, spans or [1] * len(ends))
     return state
 
 
-def _feed(
-    causal: Any, state: Prefilled, rows: Sequence[Sequence[int]], pad_id: int, layer: int | None = None
-) -> Tensor:
+@torch.no_grad()
+def feed(causal: Any, state: Prefilled, rows: Sequence[Sequence[int]], pad_id: int, layer: int | None = None) -> Tensor:
     """Run a block of tokens on top of the cache; rows may differ in length, and in all but a prefill be empty.
 
     Gives the block's hidden states [B, W, H] after `layer`.
@@ -188,13 +191,14 @@ def decode(
     voices = [Voice(state)] if isinstance(state, Prefilled) else list(state)
     for voice in voices:
         voice.enter()
-        _feed(causal, voice.state, suffixes, pad_id)
+        feed(causal, voice.state, suffixes, pad_id)
     out: list[list[int]] = [[] for _ in seeds]
     finished = [False] * len(seeds)
     rows = list(range(len(seeds)))  # rows[i] is the answer that batch row i writes
     draws = [torch.Generator().manual_seed(seed) for seed in seeds] if sampling.temperature > 0 else []
     for step in range(sampling.max_new_tokens):
-        tokens = _choose(mixed_logits(causal, voices), sampling, [draws[row] for row in rows] if draws else [])
+        drawing = [draws[row] for row in rows] if draws else []
+        tokens = choose(mixed_logits(causal, voices), [sampling] * len(rows), drawing)
         for i, token in enumerate(tokens):
             if finished[rows[i]]:
                 tokens[i] = pad_id
@@ -212,11 +216,12 @@ def decode(
             rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
         for voice in voices:
             voice.enter()
-            _advance(causal, voice.state, tokens)
+            advance(causal, voice.state, tokens)
     return [Decoded(ids, done) for ids, done in zip(out, finished, strict=True)]
 
 
-def _advance(causal: Any, state: Prefilled, tokens: Sequence[int]) -> None:
+@torch.no_grad()
+def advance(causal: Any, state: Prefilled, tokens: Sequence[int]) -> None:
     """One token more in every row."""
     module, device = decoder(causal), causal.device
     state.last_BH = module(
@@ -225,7 +230,7 @@ def _advance(causal: Any, state: Prefilled, tokens: Sequence[int]) -> None:
         position_ids=torch.tensor(state.lengths, device=device)[:, None],
         **cached(module, state.cache),
     ).last_hidden_state[:, -1]
-    state.lengths = [length + 1 for length in state.lengths]
+    state.grow()
 
 
 def _survivors(ended: Sequence[bool]) -> list[int]:
@@ -240,23 +245,53 @@ def _survivors(ended: Sequence[bool]) -> list[int]:
     return sorted([*alive, *[i for i, done in enumerate(ended) if done][: size - len(alive)]])
 
 
-def _choose(logits_BV: Tensor, sampling: Sampling, draws: Sequence[torch.Generator]) -> list[int]:
-    """One token a row: the largest logit, or a draw from the nucleus by the row's own generator."""
-    if sampling.temperature == 0:
-        return [int(token) for token in logits_BV.argmax(-1).tolist()]
-    uniform_B1 = torch.stack([torch.rand(1, generator=draw) for draw in draws]).to(logits_BV.device)
-    probs_BV = torch.softmax(logits_BV / sampling.temperature, dim=-1)
-    if sampling.top_p >= 1:
-        index = torch.searchsorted(probs_BV.cumsum(-1), uniform_B1 * probs_BV.sum(-1, keepdim=True))
-        return [int(token) for token in index.clamp_max(logits_BV.shape[-1] - 1)[:, 0].tolist()]
+def choose(logits_BV: Tensor, sampling: Sequence[Sampling], draws: Sequence[torch.Generator]) -> list[int]:
+    """One token a row, each by its own sampling: the largest logit, or a draw from the nucleus by the row's generator.
+
+    `draws` [B] may be empty where all rows are greedy.
+    """
+    tokens = [0] * len(sampling)
+    greedy = [i for i, each in enumerate(sampling) if each.temperature == 0]
+    nucleus = [i for i, each in enumerate(sampling) if each.temperature > 0 and each.top_p < 1]
+    whole = [i for i, each in enumerate(sampling) if each.temperature > 0 and each.top_p >= 1]
+    for rows, pick in ((greedy, _largest), (nucleus, _from_nucleus), (whole, _from_all)):
+        if rows:
+            mine_BV = logits_BV if len(rows) == len(tokens) else logits_BV[torch.tensor(rows, device=logits_BV.device)]
+            chosen = pick(mine_BV, [sampling[i] for i in rows], [draws[i] for i in rows] if draws else [])
+            for i, token in zip(rows, chosen, strict=True):
+                tokens[i] = token
+    return tokens
+
+
+def _largest(logits_BV: Tensor, sampling: Sequence[Sampling], draws: Sequence[torch.Generator]) -> list[int]:
+    return [int(token) for token in logits_BV.argmax(-1).tolist()]
+
+
+def _from_all(logits_BV: Tensor, sampling: Sequence[Sampling], draws: Sequence[torch.Generator]) -> list[int]:
+    probs_BV, uniform_B1 = _probabilities(logits_BV, sampling, draws)
+    index = torch.searchsorted(probs_BV.cumsum(-1), uniform_B1 * probs_BV.sum(-1, keepdim=True))
+    return [int(token) for token in index.clamp_max(logits_BV.shape[-1] - 1)[:, 0].tolist()]
+
+
+def _from_nucleus(logits_BV: Tensor, sampling: Sequence[Sampling], draws: Sequence[torch.Generator]) -> list[int]:
+    probs_BV, uniform_B1 = _probabilities(logits_BV, sampling, draws)
+    mass_B1 = torch.tensor([[each.top_p] for each in sampling], dtype=probs_BV.dtype, device=probs_BV.device)
     top_BK, ids_BK = probs_BV.topk(min(TOP_CANDIDATES, probs_BV.shape[-1]), dim=-1)
-    if bool((top_BK.sum(-1) < sampling.top_p).any()):  # flat distributions: the nucleus is wider
+    if bool((top_BK.sum(-1, keepdim=True) < mass_B1).any()):  # flat distributions: the nucleus is wider
         top_BK, ids_BK = probs_BV.sort(dim=-1, descending=True)
-    mass_BK = top_BK.cumsum(-1)
-    kept_BK = torch.where(mass_BK - top_BK < sampling.top_p, top_BK, 0.0)
-    mass_BK = kept_BK.cumsum(-1)
-    index = torch.searchsorted(mass_BK, uniform_B1 * mass_BK[:, -1:]).clamp_max(ids_BK.shape[-1] - 1)
+    kept_BK = torch.where(top_BK.cumsum(-1) - top_BK < mass_B1, top_BK, 0.0)
+    sums_BK = kept_BK.cumsum(-1)
+    index = torch.searchsorted(sums_BK, uniform_B1 * sums_BK[:, -1:]).clamp_max(ids_BK.shape[-1] - 1)
     return [int(token) for token in ids_BK.gather(1, index)[:, 0].tolist()]
+
+
+def _probabilities(
+    logits_BV: Tensor, sampling: Sequence[Sampling], draws: Sequence[torch.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Each row's distribution at its own temperature, and its next uniform draw [B, 1]."""
+    uniform_B1 = torch.stack([torch.rand(1, generator=draw) for draw in draws]).to(logits_BV.device)
+    heat_B1 = torch.tensor([[each.temperature] for each in sampling], dtype=logits_BV.dtype, device=logits_BV.device)
+    return torch.softmax(logits_BV / heat_B1, dim=-1), uniform_B1
 
 
 def row_seed(seed: int, *key: object) -> int:

@@ -147,7 +147,7 @@ class Policy:
         pinned = pins_of(self, pins, len(chats))
         level_index(level)
         check_whole(batch_size, "batch_size", least=1)
-        prefixes = self._checked_prefixes(chats, 0)
+        prefixes = self.checked_prefixes(chats, 0)
         out: dict[int, Sensed] = {}
         with progress("sense", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):
@@ -156,12 +156,22 @@ class Policy:
                 task.advance(len(index))
         return [out[i] for i in range(len(prompts))]
 
+    @property
+    def read_layer(self) -> int | None:
+        """The decoder layer after which the head reads; `None`: after the last one and the final norm."""
+        config = self.head.config if self.head is not None else HeadConfig()
+        return config.layer_of(len(decoder_layers(self.causal)))
+
+    def read_span(self, messages: Messages) -> int:
+        """How many of a prefix's last tokens the head reads the mean of."""
+        averages = self.head is not None and self.head.config.readout == "mean"
+        return self.renderer.user_tokens(messages) if averages else 1
+
     def _prefill(self, chats: Sequence[Messages], prefixes: Sequence[list[int]], index: Sequence[int]) -> Prefilled:
         """The prefixes in a KV cache, read where the head reads (at the last token where there is none)."""
         rows, pad_id = [prefixes[i] for i in index], self.tokenizer.pad_token_id
-        config = self.head.config if self.head is not None else HeadConfig()
-        spans = [self.renderer.user_tokens(chats[i]) if config.readout == "mean" else 1 for i in index]
-        return prefill(self.causal, rows, pad_id, layer=config.layer_of(len(decoder_layers(self.causal))), spans=spans)
+        spans = [self.read_span(chats[i]) for i in index]
+        return prefill(self.causal, rows, pad_id, layer=self.read_layer, spans=spans)
 
     @torch.no_grad()
     def _read(self, readout_BH: torch.Tensor, pins: Sequence[Profile], level: float = 0.8) -> list[Sensed]:
@@ -186,7 +196,7 @@ class Policy:
             out.append(Sensed(profile | pinned, interval))
         return out
 
-    def _checked_prefixes(self, chats: Sequence[Messages], room: int) -> list[list[int]]:
+    def checked_prefixes(self, chats: Sequence[Messages], room: int) -> list[list[int]]:
         """The prefix of each conversation, `room` tokens from the context's end; an error names the prompt."""
         out, limit = [], context_length(self.causal)
         for number, messages in enumerate(chats, start=1):
@@ -236,7 +246,7 @@ class Policy:
             raise InputError(f"{len(seeds)} seeds were given for {len(chats)} prompts")
         asked = Requests(self, len(chats), condition=condition, pins=pins, weights=weights)
         check_whole(batch_size, "batch_size", least=1)
-        prefixes = self._checked_prefixes(chats, max_new_tokens)
+        prefixes = self.checked_prefixes(chats, max_new_tokens)
         out: dict[int, Generation] = {}
         with progress("generate", len(chats)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size, apart=asked.blends()):
@@ -255,7 +265,7 @@ class Policy:
     ) -> list[Generation]:
         """Answers to one batch of prompts, those at `index`, which the same adapters answer."""
         voices = self._voices(chats, prefixes, index, asked)
-        sensed = self._read_both(voices[0].state.readout_BH, [asked.pinned(i) for i in index])
+        sensed = self.read_both(voices[0].state.readout_BH, [asked.pinned(i) for i in index])
         used = [asked.profile(i, given) for i, (_, given) in zip(index, sensed, strict=True)]
         suffixes = [self.renderer.suffix(chats[i], own) for i, own in zip(index, used, strict=True)]
         self._check_room(prefixes, suffixes, index, sampling.max_new_tokens)
@@ -319,10 +329,10 @@ class Policy:
             if total > limit:
                 raise InputError(f"prompt and answer need {total} tokens, but the model's context is {limit}")
 
-    def _read_both(
+    def read_both(
         self, readout_BH: torch.Tensor, pins: Sequence[Profile]
     ) -> list[tuple[Sensed, Sensed] | tuple[None, None]]:
-        """What is sensed from the prompts alone, and given the pins; `None`s without a head."""
+        """What is sensed at read-outs [B, H] from the prompts alone, and given the pins; `None`s without a head."""
         if self.head is None:
             return [(None, None)] * len(pins)
         alone = self._read(readout_BH, [{}] * len(pins))
@@ -346,7 +356,7 @@ class Policy:
         if self.peft is None and self.metadata.get("adapter"):
             raise RuntimeError("a fused policy has no base model to read any more; take features before fuse()")
         chats = as_chats(prompts)
-        prefixes = self._checked_prefixes(chats, 0)
+        prefixes = self.checked_prefixes(chats, 0)
         out: list[np.ndarray | None] = [None] * len(prompts)
         with progress("base features", len(prompts)) as task:
             for index in by_length([len(ids) for ids in prefixes], batch_size):

@@ -11,6 +11,7 @@ import torch
 
 from paretune.errors import InputError
 from paretune.policy.backbone import context_length
+from paretune.policy.engine import feed
 from paretune.server.engine import EngineLimits
 from paretune.server.engine import batch as engine_module
 from paretune.server.engine.batch import _slices
@@ -208,6 +209,30 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(tiny_qwen, engine_of):
     assert isinstance(broken.error, FloatingPointError)
     assert not broken.of(Failed)[0].by_user
     assert fine.text == after.text
+
+
+def test_prompts_that_failed_together_are_computed_one_by_one(qwen, engine_of, monkeypatch):
+    wanted = [send(engine_of(qwen), Ask(user(each), max_new_tokens=9)).text for each in ("Hi", "Tea", "No")]
+    rows = []
+
+    def picky(causal, state, pieces, pad_id, layer=None):
+        rows.append(len(pieces))
+        if len(pieces) > 1 or bad[0] in pieces[0]:
+            raise RuntimeError("no kernel for this")
+        return feed(causal, state, pieces, pad_id, layer)
+
+    held = Held(qwen, monkeypatch)
+    engine = engine_of(qwen)
+    first = send(engine, Ask(user("Hi"), max_new_tokens=9))
+    assert held.waits.wait(10)
+    bad = qwen.tokenizer("Z")["input_ids"]
+    monkeypatch.setattr("paretune.server.engine.prompt.feed", picky)
+    heard = [send(engine, Ask(user(each), max_new_tokens=9)) for each in ("Tea", "Z", "No")]
+    held.gate.set()
+    assert [each.text for each in (first, heard[0], heard[2])] == wanted
+    assert str(heard[1].error) == "no kernel for this"
+    assert 3 in rows
+    assert all(len(each.of(Begun)) == 1 for each in (first, heard[0], heard[2]))
 
 
 def test_an_answer_whose_logits_are_not_finite_fails_alone(tiny_qwen, engine_of, monkeypatch):

@@ -16,10 +16,12 @@ import pytest
 from paretune.errors import InputError
 from paretune.files import (
     OURS,
+    alive,
     atomic_file,
     atomic_folder,
     check_target_folder,
     file_digest,
+    holder,
     locked,
     move_file,
     read_json,
@@ -256,6 +258,22 @@ def test_a_lock_keeps_a_second_process_out_and_a_dead_one_holds_nothing(tmp_path
         with pytest.raises(InputError, match=f"in process {os.getpid()}"), locked(path, "work"):
             pytest.fail("two hold the lock")
     assert names(tmp_path / "new" / "folder") == []
+
+
+def test_who_holds_a_lock(tmp_path):
+    path = tmp_path / "lock"
+    assert holder(path) is None
+    with locked(path, "working"):
+        assert holder(path) == os.getpid()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        path.write_text(f"{process.pid}\n")
+        assert holder(path) == process.pid and alive(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not collected
+        assert holder(path) is None
+    for text in ("", "nobody", "99999999999999999999", "-1"):
+        path.write_text(text)
+        assert holder(path) is None
 
 
 def test_a_lock_is_let_go_when_the_block_fails_and_takes_the_folders_it_made_along(tmp_path):

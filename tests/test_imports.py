@@ -16,7 +16,7 @@ ROOT = Path(paretune.__file__).parent
 GROUND = {"bootstrap", "errors", "files", "progress"}
 """What every room may use."""
 FLOORS = [
-    *("profile", "data", "rewards", "policy", "training", "reward_model"),
+    *("profile", "tracking", "data", "rewards", "policy", "training", "reward_model"),
     *("methods", "evaluation", "harness", "demo", "server", "cli"),
 ]
 """From the ground up; a room may skip floors downward, never upward."""

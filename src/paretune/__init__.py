@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     from paretune.reward_model import train_reward_model as train_reward_model
     from paretune.rewards import parse_objective as parse_objective
     from paretune.rewards import score as score
+    from paretune.tracking import compare_runs as compare_runs
+    from paretune.tracking import find_runs as find_runs
 
 _HOMES = {
     "InputError": "paretune.errors",
     "Objective": "paretune.profile",
     "Scale": "paretune.profile",
     "benchmark": "paretune.harness",
+    "compare_runs": "paretune.tracking",
     "evaluate": "paretune.evaluation",
+    "find_runs": "paretune.tracking",
     "front": "paretune.pareto",
     "generate": "paretune.policy",
     "improve": "paretune.methods.improve",

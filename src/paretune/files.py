@@ -231,6 +231,32 @@ def _lock(path: Path, what: str) -> int:
         os.close(handle)  # the one before let go of it, and of its name, between our two steps: again
 
 
+def holder(path: Path) -> int | None:
+    """The process that holds the lock file `path` (see `locked`); None where no living one of this machine does."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and len(text) < 10 and alive(int(text)) else None
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this number runs on this machine."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        )
+    except (OSError, IndexError):  # another system than Linux
+        return True
+    return state != "Z"  # killed, and not yet collected by its parent
+
+
 def cache_folder() -> Path:
     """What can be made again is kept in $PARETUNE_CACHE, else $XDG_CACHE_HOME/paretune, else ~/.cache/paretune."""
     if os.environ.get("PARETUNE_CACHE"):

@@ -17,7 +17,7 @@ from paretune.errors import InputError
 
 VERBS = [
     *("demo", "sample", "score", "train", "improve", "sense", "generate", "chat", "serve", "export"),
-    *("evaluate", "benchmark", "front", "methods", "objectives"),
+    *("evaluate", "benchmark", "front", "runs", "compare", "methods", "objectives"),
 ]
 LASTING = ["chat", "serve"]
 """Verbs that go on until they are ended, and have no one result."""

@@ -19,6 +19,7 @@ from paretune import __version__
 from paretune.cli import (
     benchmark,
     chat,
+    compare_runs,
     data,
     demo,
     evaluate,
@@ -29,6 +30,7 @@ from paretune.cli import (
     methods,
     objectives,
     reward,
+    runs,
     sample,
     score,
     sense,
@@ -119,6 +121,8 @@ for verb in (
     evaluate,
     benchmark,
     front,
+    runs,
+    compare_runs,
     methods,
     objectives,
 ):

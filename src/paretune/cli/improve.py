@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from paretune.cli.options import BatchSize, Json, MaxNewTokens, Overwrite, PolicyFolder, Seed, SkipBadRows, TopP
+from paretune.cli.options import (
+    BatchSize,
+    Json,
+    MaxNewTokens,
+    Overwrite,
+    PolicyFolder,
+    ReportTo,
+    Seed,
+    SkipBadRows,
+    TopP,
+)
 from paretune.cli.output import complain, emit, say
 from paretune.cli.progress import bars
 
@@ -64,6 +74,7 @@ def improve(
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard what an interrupted run left, and begin anew.")
     ] = False,
+    report_to: ReportTo = None,
     as_json: Json = False,
 ) -> None:
     """Train a policy on in online rounds.
@@ -95,6 +106,7 @@ def improve(
         skip_bad_rows=skip_bad_rows,
         overwrite=overwrite,
         restart=restart,
+        report_to=tuple(report_to or ()),
         progress=bars(),
         note=lambda text: complain(text, word=""),
     )

@@ -12,6 +12,14 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output 
 Restart = Annotated[
     bool, typer.Option("--restart", help="Discard the checkpoints of a training that was killed, and begin anew.")
 ]
+ReportTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report-to",
+        metavar="TRACKER",
+        help="Pass every number on to mlflow, tensorboard, trackio or wandb, if installed; several with commas.",
+    ),
+]
 SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Drop and count rows that cannot be read.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 

@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from paretune.errors import InputError
-from paretune.files import check_target_folder, locked
+from paretune.files import alive, check_target_folder, locked
 from paretune.methods.base import Method
 from paretune.methods.prepare import Prepared, encode_split, prepare, renderer_settings
 from paretune.methods.registry import get_method
 from paretune.methods.setup import Setup, fit_one
 from paretune.policy import Policy, Renderer, load_policy, save_policy
 from paretune.policy.backbone import context_length, load_backbone
+from paretune.policy.folder import versions
 from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.rewards.encoder import locate_model
+from paretune.tracking import STATE, check_trackers, reporting
 from paretune.training import Checkpoints, Journal, TrainConfig, identity, resolve
 from paretune.training.guards import missing_rates, told_missing
+from paretune.training.journal import Follow
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def train(
     skip_bad_rows: bool = False,
     strict: bool = False,
     seed: int | None = None,
+    report_to: str | Sequence[str] = (),
     progress: Progress = NO_PROGRESS,
     note: Callable[[str], None] | None = None,
 ) -> TrainResult:
@@ -70,8 +74,11 @@ def train(
     A training that was killed goes on from its last checkpoint when it is called again in the same way, and ends in the
     same policy; called in another way it raises `InputError`, unless `restart` discards what there is. `note` is told
     in words what a person should know on the way.
+
+    `report_to` names trackers that every logged number is passed to (see `paretune.tracking`).
     """
     out = check_target_folder(out, overwrite=overwrite)
+    trackers = check_trackers(report_to)
     how = get_method(method)
     chosen = [*settings, *([f"seed={seed}"] if seed is not None else [])]
     if (model is None) == (start is None):
@@ -100,6 +107,7 @@ def train(
             overwrite=overwrite,
             restart=restart,
             strict=strict,
+            trackers=trackers,
             progress=progress,
             note=note,
         )
@@ -112,16 +120,20 @@ def train_on(
     *,
     start: Path,
     settings: Sequence[str] = (),
+    follow: Follow | None = None,
     progress: Progress = NO_PROGRESS,
     note: Callable[[str], None] | None = None,
 ) -> TrainResult:
-    """As `train(method, ..., start=POLICY)`, on rows that were read, split and described by the caller."""
+    """As `train(method, ..., start=POLICY)`, on rows that were read, split and described by the caller.
+
+    `follow` is told of every record that is logged (see `Journal`).
+    """
     out = check_target_folder(out, overwrite=False)
     how = get_method(method)
     before = _start(start, how, ())
     cfg = settings_after(before, settings, start)
     with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
-        return _into(out, (how, cfg, prepared, None, before), start, progress=progress, note=note)
+        return _into(out, (how, cfg, prepared, None, before), start, follow=follow, progress=progress, note=note)
 
 
 def settings_after(before: Policy, settings: Sequence[str], start: Path) -> TrainConfig:
@@ -140,6 +152,8 @@ def _into(
     overwrite: bool = False,
     restart: bool = False,
     strict: bool = False,
+    trackers: Sequence[str] = (),
+    follow: Follow | None = None,
     progress: Progress,
     note: Callable[[str], None] | None,
 ) -> TrainResult:
@@ -152,10 +166,27 @@ def _into(
             what = identity(how.name, cfg, rows, prepared.objectives, setup.causal, start)
             kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, note=note)
             setup.checkpoints = kept
-            with kept.until_saved():
-                return _train(setup, overwrite)
+            told = _told(setup)
+            with kept.until_saved(), reporting(trackers, out, kept.root / STATE, told, note) as report:
+                journal.follow = follow or report.record
+                result = _train(setup, overwrite)
+                report.figures(result.metrics, part="final")
+                return result
         finally:
             journal.path.unlink(missing_ok=True)
+
+
+def _told(setup: Setup) -> dict[str, Any]:
+    """What trackers are told of a training."""
+    data = {key: setup.prepared.data[key] for key in ("path", "sha256") if key in setup.prepared.data}
+    return {
+        "method": setup.method.name,
+        "base": setup.base,
+        "data": data,
+        "objectives": setup.names,
+        "settings": setup.config.to_dict(),
+        "versions": versions(),
+    }
 
 
 def _start(start: Path | str, how: Method, objectives: Sequence[str]) -> Policy:
@@ -247,19 +278,9 @@ def _journal_path(out: Path) -> Path:
     """A log of this process's own beside the output; logs that killed runs left there are removed."""
     for old in out.parent.glob(f".{glob.escape(out.name)}.*.train.jsonl"):
         owner = old.name.removesuffix(".train.jsonl").rpartition(".")[2]
-        if owner.isdigit() and not _alive(int(owner)):
+        if owner.isdigit() and not alive(int(owner)):
             old.unlink(missing_ok=True)
     return out.with_name(f".{out.name}.{os.getpid()}.train.jsonl")
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def default_config(method: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from paretune.data.split import Split
 from paretune.errors import InputError
 from paretune.files import check_target_folder, file_digest, locked
 from paretune.policy.backbone import context_length, fingerprint, hidden_size, load_backbone
+from paretune.policy.folder import versions
 from paretune.policy.renderer import Renderer
 from paretune.policy.tokenizer import check_vocabulary
 from paretune.progress import NO_PROGRESS, Progress
@@ -31,6 +32,7 @@ from paretune.reward_model.module import RewardModule
 from paretune.reward_model.supervision import Supervision, choose_objectives
 from paretune.reward_model.validate import validate
 from paretune.rewards.encoder import locate_model
+from paretune.tracking import STATE, check_trackers, flat, reporting
 from paretune.training import Checkpoints, Journal, add_adapter, identity, resolve, run
 from paretune.training.guards import measured
 
@@ -68,6 +70,7 @@ def train_reward_model(
     restart: bool = False,
     skip_bad_rows: bool = False,
     seed: int | None = None,
+    report_to: str | Sequence[str] = (),
     progress: Progress = NO_PROGRESS,
     note: Callable[[str], None] | None = None,
 ) -> RewardTrainResult:
@@ -80,8 +83,11 @@ def train_reward_model(
 
     A training that was killed goes on from its last checkpoint when it is called again in the same way, as
     `paretune.train` does; `restart` discards it. `note` is told in words what a person should know on the way.
+
+    `report_to` names trackers that every logged number is passed to (see `paretune.tracking`).
     """
     out = check_target_folder(out, overwrite=overwrite)
+    trackers = check_trackers(report_to)
     given = {"source": source, "preference": preference, "seed": seed}
     chosen = [*settings, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     cfg = resolve(RewardConfig, file=config, settings=chosen)
@@ -92,10 +98,15 @@ def train_reward_model(
         causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
         what = identity("reward model", cfg, prepared.everything, prepared.supervision.objectives, causal)
         kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, note=note)
-        with kept.until_saved(), closing(Journal(Path(scratch) / "train.jsonl")) as journal:
+        with (
+            kept.until_saved(),
+            reporting(trackers, out, kept.root / STATE, _told(prepared, model), note) as report,
+            closing(Journal(Path(scratch) / "train.jsonl", follow=report.record)) as journal,
+        ):
             made, metrics = _train(prepared, model, causal, tokenizer, journal, kept, progress)
             journal.close()
             save_reward_model(made, out, metrics=metrics, overwrite=overwrite, journal=journal.path)
+            report.figures(flat({"validation": metrics["validation"]}), part="final")
     return RewardTrainResult(
         folder=str(out),
         objectives=made.names,
@@ -107,6 +118,18 @@ def train_reward_model(
         metrics={key: value for key, value in metrics.items() if isinstance(value, (int, float))},
         dropped=metrics["dropped"],
     )
+
+
+def _told(prepared: _Prepared, model: str) -> dict[str, Any]:
+    """What trackers are told of a training."""
+    return {
+        "method": "reward model",
+        "base": model,
+        "data": str(prepared.data),
+        "objectives": prepared.supervision.names,
+        "settings": prepared.config.to_dict(),
+        "versions": versions(),
+    }
 
 
 @dataclass(frozen=True)

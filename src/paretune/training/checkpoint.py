@@ -4,9 +4,10 @@
       training.json            format version, and what is trained: a checkpoint is of use to this very training alone
       step-000050/             one checkpoint, whole or not there
         state.safetensors      adapter, head, optimizer, random state, and what the learner keeps
-        state.json             step, tokens, seconds
+        state.json             step, of how many, tokens, seconds
         journal.jsonl          the records of train.jsonl so far
         manifest.json          size and SHA-256 of each of these, written last
+      tracking.json          under which name trackers know the run, where it is reported to any
       part-NAME/step-000050/   where a method trains several adapters in turn, each has a folder of its own
 
 A checkpoint is flushed to the disk and renamed into place. The manifest tells a broken one (a power failure, a copy
@@ -48,7 +49,8 @@ HEADER, MANIFEST, TENSORS, NUMBERS, RECORDS = (
 class State:
     """A training after a whole step: all that the steps after it depend on.
 
-    `seconds` and `tokens` count from the very start, whatever process they were spent in.
+    `seconds` and `tokens` count from the very start, whatever process they were spent in. `steps` is how many there
+    will be (0: it was not written down).
     """
 
     step: int
@@ -56,6 +58,7 @@ class State:
     tokens: int = 0
     seconds: float = 0.0
     records: list[dict[str, Any]] = field(default_factory=list)
+    steps: int = 0
 
 
 def identity(
@@ -242,7 +245,7 @@ def _write(state: State, folder: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(state.tensors, str(folder / TENSORS))
-    numbers = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
+    numbers = {"step": state.step, "steps": state.steps, "tokens": state.tokens, "seconds": state.seconds}
     (folder / NUMBERS).write_text(dump_line(numbers) + "\n", encoding="utf-8")
     with (folder / RECORDS).open("w", encoding="utf-8") as file:
         file.writelines(dump_line(record) + "\n" for record in state.records)

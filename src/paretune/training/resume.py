@@ -81,7 +81,7 @@ class Resumable:
         """Save one as of the last whole step, unless it is saved; where the disk refuses, say so and go on."""
         if self.checkpoints is None or self.step == self._saved:
             return
-        state = State(self.step, self._tensors(), self.tokens, self.seconds, self.records)
+        state = State(self.step, self._tensors(), self.tokens, self.seconds, self.records, self.steps)
         problem = self.checkpoints.save(state)
         if problem is None:
             self._saved = self.step
@@ -126,7 +126,7 @@ class Resumable:
         self._random = _below(RANDOM, tensors)
         self.put_draws(self._random)
         for record in state.records:
-            self.journal.write(record)
+            self.journal.write(record, again=True)
             self.micro_tokens = record.get("micro_tokens", self.micro_tokens)
         self.step = self._saved = state.step
         self.tokens, self._began = state.tokens, time.monotonic() - state.seconds

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from paretune.policy.engine import Sampling
 from paretune.profile import Profile
 from paretune.progress import Progress
 from paretune.rewards import score
+from paretune.tracking import Report
 from paretune.training.guards import DivergedError
 
 SAMPLES, SCORED, MIXTURE, POLICY, ACCOUNT = "samples.jsonl", "scored.jsonl", "mixture.jsonl", "policy", "round.json"
@@ -43,10 +45,12 @@ class Rounds:
         options: ImproveOptions,
         work: Work,
         *,
+        report: Report,
         progress: Progress,
         note: Callable[[str], None],
     ) -> None:
-        self.source, self.options, self.work, self.progress, self.note = source, options, work, progress, note
+        self.source, self.options, self.work, self.report = source, options, work, report
+        self.progress, self.note = progress, note
         self.current = source.folder
         self.validated = work.part("start") / VALIDATED
         self.known: Pool = {}
@@ -61,9 +65,13 @@ class Rounds:
     def run(self, number: int) -> dict[str, Any]:
         """The account of a round, done now or before; the next one starts from its policy if it is kept."""
         folder = self.work.part(f"round-{number}")
-        if not (folder / ACCOUNT).exists():
+        if (folder / ACCOUNT).exists():
+            record: dict[str, Any] = read_json(folder / ACCOUNT)
+            self.report.skip(_steps_of(record))
+        else:
             write_json(folder / ACCOUNT, self._round(folder, number))
-        record: dict[str, Any] = read_json(folder / ACCOUNT)
+            record = read_json(folder / ACCOUNT)
+            self.report.figures(_figures(record), part="rounds")
         if record["kept"]:
             self.current, self.validated = folder / POLICY, folder / VALIDATED
         add_to_pool(self.known, _as_rows(self._usable(folder)[0], self.source.prompts))
@@ -173,6 +181,7 @@ class Rounds:
     def _train(self, folder: Path, rows: list[Row]) -> None:
         """The current policy trained on; its validation and test parts, and what it says of its data, stay."""
         if (folder / POLICY).exists():
+            self.report.skip(_steps_of({"training": _of_training(folder / POLICY)}))
             return
         source = self.source
         split = Split(rows, source.split.validation, source.split.test, source.split.joined)
@@ -183,6 +192,7 @@ class Rounds:
             folder / POLICY,
             start=self.current,
             settings=self.options.settings,
+            follow=partial(self.report.record, part=folder.name),
             progress=self.progress,
             note=self.note,
         )
@@ -208,6 +218,18 @@ def _of_training(policy: Path) -> dict[str, Any]:
     """What a trained policy's metrics.json says of its training."""
     metrics = read_json(policy / "metrics.json")
     return {key: metrics.get(key) for key in ("pairs", "steps", "seconds", "dropped")}
+
+
+def _steps_of(record: Mapping[str, Any]) -> int:
+    """The optimizer steps of a round; none where it was not trained, or diverged."""
+    return int((record["training"] or {}).get("steps") or 0)
+
+
+def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What trackers are told of a round."""
+    gain = record["hypervolume"]
+    values = {f"hypervolume_{key}": gain[key]["value"] for key in ("before", "after")} if gain else {}
+    return {key: record[key] for key in ("round", "sampled", "usable")} | values | {"kept": int(record["kept"])}
 
 
 def _decided(gain: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from paretune.methods.improve.source import Source, load_source
 from paretune.methods.improve.work import Work
 from paretune.policy.folder import versions
 from paretune.progress import NO_PROGRESS, Progress
+from paretune.tracking import STATE, check_trackers, reporting
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def improve(
     skip_bad_rows: bool = False,
     overwrite: bool = False,
     restart: bool = False,
+    report_to: str | Sequence[str] = (),
     progress: Progress = NO_PROGRESS,
     note: Callable[[str], None] | None = None,
 ) -> ImproveResult:
@@ -73,6 +75,8 @@ def improve(
 
     An interrupted call goes on where it stopped when it is repeated, and ends in the same policy; `restart` discards
     what there is. `note` is told in words what a person should know on the way.
+
+    `report_to` names trackers that the numbers of every round are passed to (see `paretune.tracking`): one run for all.
 
     Raises:
         InputError: options out of range; a policy that takes no profile, whose training cannot go on, none of whose
@@ -98,22 +102,24 @@ def improve(
         batch_size=batch_size,
     )
     target = check_target_folder(out, overwrite=overwrite)
+    trackers = check_trackers(report_to)
     source = load_source(policy, data, options, skip_bad_rows=skip_bad_rows)
     tell = note or (lambda text: None)
     with locked(target.with_name(f".{target.name}.lock"), f"improving into {out}"):
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
         work = Work(target, _identity(source, options), restart=restart, note=tell)
-        with work.kept():
-            steps = Rounds(source, options, work, progress=progress, note=tell)
+        told = {"method": "improve", "policy": str(policy), "data": str(data), "settings": options.to_dict()}
+        with work.kept(), reporting(trackers, target, work.folder / STATE, told, note) as report:
+            steps = Rounds(source, options, work, report=report, progress=progress, note=tell)
             account = _account(steps, tell, str(policy), str(data))
             samples = {
                 f"round-{each['round']}": work.part(f"round-{each['round']}") / SCORED for each in account["rounds"]
             }
             publish(steps.current, target, account, samples, overwrite=overwrite)
         work.remove()
-    told = {key: account[key] for key in ("kept", "rounds", "masked", "stopped", "sentence")}
+    words = {key: account[key] for key in ("kept", "rounds", "masked", "stopped", "sentence")}
     figures = {key: account[key] for key in ("hypervolume_before", "hypervolume_after")}
-    return ImproveResult(folder=str(target), **told, **figures, seconds=round(time.monotonic() - began, 3))
+    return ImproveResult(folder=str(target), **words, **figures, seconds=round(time.monotonic() - began, 3))
 
 
 def _account(steps: Rounds, tell: Callable[[str], None], policy: str, data: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     .NAME.improve/
       improve.json           format version, and what the rounds are of: only the same call goes on with them
+      tracking.json          under which name trackers know the rounds, where they are reported to any
       start/                 validation of the policy that rounds start from
         answers.jsonl        answers, journalled while they are written
         validated.jsonl      the same with their scores
@@ -27,6 +28,7 @@ from typing import Any
 
 from paretune.errors import InputError
 from paretune.files import read_described, write_json
+from paretune.tracking import STATE
 from paretune.training.checkpoint import differences
 
 FORMAT = 1
@@ -69,7 +71,7 @@ class Work:
         return path
 
     def _anything(self) -> bool:
-        return any(each.is_file() and each.name != HEADER for each in self.folder.rglob("*"))
+        return any(each.is_file() and each.name not in (HEADER, STATE) for each in self.folder.rglob("*"))
 
     def remove(self) -> None:
         """The work is done, or not wanted. Renamed first: a half-removed folder is never taken for one."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,6 +178,57 @@ def test_what_is_wrong_is_told_and_the_chat_goes_on(talk: Callable[..., Any], tm
     said = json.loads((tmp_path / "said.json").read_text())["messages"]
     assert [turn["content"] for turn in said if turn["role"] == "user"] == ["Hi"]
     assert (tmp_path / "there").read_text() == "mine"
+
+
+def test_names_that_no_file_can_have_end_nothing(talk: Callable[..., Any], tmp_path: Path) -> None:
+    name = str(tmp_path / "a\0b")
+    done = talk(f"/save {name}", "/save ~nobody-has-this-name/a", f"/save {'x' * 300}", "/pin\tcheer=1")
+    assert [line.partition("cannot be written")[1] for line in done.stderr.splitlines()] == ["cannot be written"] * 3
+    assert "pinned: cheer=1" in done.stdout  # a tab ends a command's name too
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--pin", "was not trained on profiles"), ("--weights", "takes no preference weights")],
+)
+def test_what_a_policy_cannot_be_asked_for_is_refused_at_once(
+    tiny_llama: Path, tmp_path: Path, option: str, words: str
+) -> None:
+    folder = save_tiny(tiny_llama, tmp_path / "sft", head=False)
+    done = CliRunner().invoke(app, ["chat", str(folder), option, "cheer=1"], input="Hi\n")
+    assert (done.exit_code, done.stdout) == (2, "") and words in done.stderr
+
+
+def test_an_interrupted_command_ends_alone_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paretune.cli import chat as verb
+
+    class Interrupted:
+        def hear(self, line: str) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert verb._heard(Interrupted(), "/sense Hi") is True  # type: ignore[arg-type]
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    with pytest.raises(KeyboardInterrupt):
+        verb._heard(Interrupted(), "/sense Hi")  # type: ignore[arg-type]
+
+
+def test_a_line_typed_in_another_encoding_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from paretune.cli import chat as verb
+
+    typed = iter([UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"), "Hi", EOFError()])
+
+    def read(prompt: str) -> str:
+        each = next(typed)
+        if isinstance(each, Exception):
+            raise each
+        return each
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", read)
+    assert list(verb.lines()) == ["Hi"]
+    assert "not UTF-8, and is left out" in capsys.readouterr().err
 
 
 def test_slashes_help_clear_and_bytes_that_are_no_text(

@@ -14,11 +14,12 @@ from paretune.errors import InputError
 from paretune.files import read_json
 from paretune.policy import folder as folder_room
 from paretune.policy import load_policy, save_policy
-from paretune.policy.backbone import fingerprint
+from paretune.policy.backbone import fingerprint, load_backbone
 from paretune.policy.folder import load_tokenizer
 from paretune.policy.head import HeadConfig, SensingHead
 from paretune.profile import Objective, Scale
 from paretune.training.head_fit import fit_head
+from tiny_models import make_tiny
 
 
 @pytest.fixture
@@ -72,6 +73,24 @@ def test_a_low_precision_policy_comes_back_in_its_precision(tiny_llama, make_pol
     assert loaded.sense(prompts) == policy.sense(prompts)
     wide = load_policy(tmp_path / "p", dtype="float32")
     assert {each.dtype for each in wide.peft.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("trained", ["float32", "bfloat16"])
+def test_every_precision_knows_its_base_model_and_refuses_another(tiny_llama, make_policy, tmp_path, trained):
+    policy = make_policy(tiny_llama, dtype=trained)
+    policy.metadata["base_fingerprint"] = fingerprint(load_backbone(str(tiny_llama), dtype=trained)[0])
+    save_policy(policy, tmp_path / "p", metrics={})
+    other = make_tiny(tmp_path / "other", "llama", seed=5)
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        assert str(load_policy(tmp_path / "p", dtype=dtype).causal.dtype) == f"torch.{dtype}"
+        with pytest.raises(InputError, match="another base model"):
+            load_policy(tmp_path / "p", base=str(other), dtype=dtype)
+
+
+def test_a_precision_that_does_not_exist_is_not_blamed_on_the_base_model(saved):
+    with pytest.raises(InputError, match="unknown dtype 'float8'") as refused:
+        load_policy(saved[1], dtype="float8")
+    assert "base model" not in str(refused.value)
 
 
 def test_what_belongs_to_a_policy_comes_back(saved, prompts):

@@ -65,15 +65,15 @@ def test_a_body_that_is_no_json_object(tea: Running, data: bytes, said: str) -> 
         ({"messages": [{"role": "user"}]}, "messages[0].content", "needed"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "content as text"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "string"),
-        ({"messages": [{"role": "user", "content": ""}]}, "messages", "empty"),
-        ({"messages": [{"role": "user", "content": []}]}, "messages", "empty"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages[0].content", "empty"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty"),
         ({"messages": [{"role": "king", "content": "Hi"}]}, "messages[0].role", "'user'"),
         ({"messages": [{"role": "tool", "content": "Hi"}]}, "messages[0].role", "'user'"),
         ({"messages": [{"role": "assistant", "content": "Hi"}]}, "messages", "end with a user message"),
         ({"messages": [{"role": "user", "content": "Hi"}] * 11}, "messages", "10 messages, found 11"),
         (
             {"messages": [{"role": "user", "content": "Hi"}, {"role": "system", "content": "x"}]},
-            "messages",
+            "messages[1].role",
             "must be the first",
         ),
         (

@@ -122,6 +122,8 @@ def test_weights_take_the_place_of_sensing(start: Callable[..., Running]) -> Non
     tea = start(served=served)
     ask = asked(tea, weights={"brevity": 0.25, "cheer": 0.75})
     assert ask.weights == {"brevity": 0.25, "cheer": 0.75} and not ask.sense
+    status, answer = tea.chat(weights={"brevity": 0.25, "cheer": 0.75}, sense=True)
+    assert status == 400 and answer["error"]["param"] == "sense"
     status, answer = tea.chat(weights={"brevity": 0.25, "cheer": 0.25})
     assert status == 400 and answer["error"]["param"] == "weights" and "sum to 1" in answer["error"]["message"]
 
@@ -201,9 +203,12 @@ def test_a_failure_before_the_first_token_has_its_status(tea: Running) -> None:
         assert "secret" not in json.dumps(answer)
 
 
-def test_a_failure_in_a_stream_is_an_event_and_its_end(tea: Running) -> None:
-    tea.engine.fails, tea.engine.fails_after, tea.engine.pace = RuntimeError("secret"), 2, 0.02
+@pytest.mark.parametrize("pace", [0.0, 0.02])
+def test_a_failure_in_a_stream_is_an_event_and_its_end(tea: Running, pace: float) -> None:
+    tea.engine.fails, tea.engine.fails_after, tea.engine.pace = RuntimeError("secret"), 2, pace
     told = events(tea, chat_body())
+    text = "".join(each["choices"][0]["delta"].get("content", "") for each in told[:-1])
+    assert text == "Tea is"  # also when its last words and the failure come at once
     assert told[-1]["error"]["code"] == "internal_error" and "secret" not in json.dumps(told)
     assert told[0]["choices"][0]["delta"]["role"] == "assistant"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paretune.errors import InputError
-from paretune.server.guard import Guard, digest, hosts_of, read_keys
+from paretune.server.guard import Guard, check_origin, digest, hosts_of, is_loopback, read_keys
 from paretune.server.limits import ServerLimits
 from server.conftest import Running, chat_body, soon
 
@@ -69,14 +69,50 @@ def test_a_file_without_keys(tmp_path: Path) -> None:
 
 
 def test_names_that_a_server_on_loopback_answers_to(start: Callable[..., Running]) -> None:
-    tea = start(hosts=hosts_of("127.0.0.1", ["Tea.Example"], ()))
+    tea = start(hosts=hosts_of("127.0.0.1", "127.0.0.1", ["Tea.Example"], ()))
     for good in ("127.0.0.1", f"localhost:{tea.port}", "LOCALHOST", "[::1]:80", "tea.example:1", "tea.example."):
         assert tea.ask("GET", "/v1/models", host=good)[0] == 200, good
     for bad in ("evil.example", "127.0.0.1.evil.example", "localhost@evil", ""):
         status, _, data = tea.ask("GET", "/v1/models", host=bad)
         assert status == 403 and json.loads(data)["error"]["code"] == "host_not_allowed", bad
-    assert hosts_of("127.0.0.1", (), [b"key"]) is None and hosts_of("0.0.0.0", (), ()) is None
-    assert hosts_of("0.0.0.0", ["a.example:80"], ()) == ("0.0.0.0", "a.example")
+
+
+def test_names_by_what_is_bound() -> None:
+    local = ("127.0.0.1", "localhost", "::1")
+    assert hosts_of("127.0.0.1", "127.0.0.1", (), [b"key"]) is None
+    assert hosts_of("0.0.0.0", "0.0.0.0", (), ()) is None
+    assert hosts_of("0.0.0.0", "0.0.0.0", ["a.example:80"], ()) == ("0.0.0.0", "a.example")
+    # a name, or another address, that comes to loopback is as open to pages that point a name of theirs at it
+    assert hosts_of("My-Machine", "127.0.1.1", (), ()) == (*local, "my-machine", "127.0.1.1")
+    assert hosts_of("::1", "::1", ["[fd00::1]:80", "fd00::2"], ()) == (*local, "fd00::1", "fd00::2")
+    assert all(map(is_loopback, ("127.0.0.1", "127.0.0.53", "::1")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1")))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "http://a.example", "a.example/", "*", "*.example", "tee.\xe9", "a b", "u@a.example"]
+)
+def test_a_name_that_no_host_header_says(name: str) -> None:
+    with pytest.raises(InputError, match="a further host is a name"):
+        hosts_of("127.0.0.1", "127.0.0.1", [name], ())
+
+
+@pytest.mark.parametrize("origin", ["https://a.example", "http://localhost:3000", "http://[::1]:80", "*"])
+def test_origins_are_written_as_browsers_send_them(origin: str) -> None:
+    check_origin(origin)
+    for bad in (f"{origin}/", f"{origin}/x", origin.replace("http", "ftp"), f"{origin} "):
+        if bad != origin:
+            with pytest.raises(InputError, match="an origin is written"):
+                check_origin(bad)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["", "a.example", "https://A.example", "https://", "https://u@a.example", "http://[", "https://\xe9", "null"],
+)
+def test_an_origin_that_no_browser_sends(origin: str) -> None:
+    with pytest.raises(InputError, match="an origin is written"):
+        check_origin(origin)
 
 
 def test_pages_of_other_origins_are_let_in_by_name_only(start: Callable[..., Running], tea: Running) -> None:

@@ -98,6 +98,14 @@ def test_what_sense_refuses(tea: Running, body: dict[str, Any], said: str) -> No
     assert tea.post("/v1/sense", {"input": "a", "model": "other"})[0] == 404
 
 
+def test_a_text_too_long_to_sense_names_its_field(tea: Running) -> None:
+    bodies = {"input": ["a", "please refuse"], "messages": [{"role": "user", "content": "please refuse"}]}
+    for name, value in bodies.items():
+        status, answer = tea.post("/v1/sense", {name: value})
+        assert (status, answer["error"]["param"]) == (400, name)
+        assert answer["error"]["code"] == "context_length_exceeded"
+
+
 def test_health_tells_what_runs(start: Callable[..., Running]) -> None:
     tea = start()
     assert get(tea, "/health") == {"status": "ok", "running": 0, "waiting": 0}
@@ -152,6 +160,13 @@ def test_the_front_of_an_evaluation(tmp_path: Path) -> None:
     del broken["points"][0]["values"]
     with pytest.raises(InputError, match="cannot be read"):
         read_front(written({"p": {"front": broken}}), ["a"])
+    for value in (float("nan"), float("inf"), 10**400, True, "0.5", None):  # no answer could say it
+        broken["points"][0]["values"] = {"a": value}
+        with pytest.raises(InputError, match="cannot be read"):
+            read_front(written({"p": {"front": broken}}), ["a"])
+    for axes in (7, "a", {"a": 1}, [["a"]], [None], None):
+        with pytest.raises(InputError, match="other objectives than a"):
+            read_front(written({"p": {"front": points("a") | {"objectives": axes}}}), ["a"])
     with pytest.raises(InputError, match="no such file"):
         read_front(tmp_path / "missing", ["a"])
 

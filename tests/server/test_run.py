@@ -11,8 +11,8 @@ import pytest
 
 from paretune.errors import InputError
 from paretune.server.app import create_app
-from paretune.server.run import address_of, allow_files, bind, is_loopback, serve
-from server.conftest import SERVED, Running, soon
+from paretune.server.run import Server, address_of, allow_files, bind, configured, serve
+from server.conftest import SERVED, Running, chat_body, soon
 from server.fake_engine import FakeEngine
 
 
@@ -30,11 +30,6 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
             assert address_of(sock) == f"http://[::1]:{sock.getsockname()[1]}"
     except InputError as error:
         pytest.skip(f"no IPv6 here: {error}")
-
-
-def test_what_only_this_machine_reaches() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.0.0.53", "localhost", "::1")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
 
 
 def test_a_port_that_another_takes_between_binding_and_listening() -> None:
@@ -78,3 +73,22 @@ def test_a_server_that_stops_finishes_answers_and_closes_its_engine(start: Calla
     assert idle.recv(1) == b""
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", tea.port), timeout=2)
+
+
+def test_what_does_not_finish_in_time_is_cancelled_and_told(start: Callable[..., Running]) -> None:
+    tea = start(FakeEngine(words=("tea ",) * 1000, pace=0.02), drain=0)
+    found: list[bytes] = []
+    body = chat_body(stream=True, max_tokens=1000)
+    thread = threading.Thread(target=lambda: found.append(tea.ask("POST", "/v1/chat/completions", body)[2]))
+    thread.start()
+    assert soon(lambda: len(tea.engine.tickets) == 1)
+    tea.server.should_exit = True
+    thread.join(20)
+    assert b'"code":"stopping"' in found[0] and b"[DONE]" not in found[0]
+
+
+def test_a_drain_of_any_length() -> None:
+    engine = FakeEngine()
+    app = create_app(engine, SERVED)
+    server = Server(configured(app, 1e300), app.state.server, 1e300, lambda: None)
+    assert threading.Lock().acquire(timeout=server._drain)  # which refuses to wait for longer than it can count

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paretune.data.rows import Messages
     from paretune.policy import Policy
     from paretune.profile import Profile
-    from paretune.server.request import Begun, Engine, Event
+    from paretune.server.request import Ask, Begun, Engine, Event
 
 COMMANDS = {
     "pin": ("name=value ...", "fix objectives to values in [0, 1]"),
@@ -76,6 +76,7 @@ def chat(
     weighed = check_weights(parse_weights(weights), names) if weights is not None else None
     with bars()("load the policy"):
         loaded = load_policy(policy, base=base, dtype=dtype)
+    check_asked(loaded, pins, weighed)
     from paretune.server.engine import BatchEngine, EngineLimits
 
     engine = BatchEngine(loaded, EngineLimits(max_batch=1))
@@ -85,14 +86,33 @@ def chat(
         if sys.stdin.isatty():
             say(f"{policy.name}: {', '.join(names) or 'no objectives'}. /help lists the commands, Ctrl-D leaves.")
         for line in lines():
-            if not talk.hear(line):
+            if not _heard(talk, line):
                 break
     finally:
         engine.close()
 
 
+def check_asked(policy: Policy, pins: Profile, weights: Profile | None) -> None:
+    """Raises `InputError` for pins or weights that the policy cannot be asked for."""
+    from paretune.policy.requests import Requests
+
+    condition = None if policy.has_head or weights is not None else "none"
+    Requests(policy, 1, condition=condition, pins=pins, weights=weights).pinned(0)
+
+
+def _heard(talk: Chat, line: str) -> bool:
+    """As `Chat.hear`; a person's Ctrl-C ends what a line does, sensing say, and not the chat."""
+    try:
+        return talk.hear(line)
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+        complain("stopped", "note: ")
+        return True
+
+
 def lines() -> Iterator[str]:
-    """The lines that a person types, or those of a pipe; one that is not UTF-8 is told and left out."""
+    """The lines that a person types, or those of a pipe; one that is not text is told and left out."""
     if not sys.stdin.isatty():
         for number, raw in enumerate(sys.stdin.buffer, start=1):
             try:
@@ -110,6 +130,8 @@ def lines() -> Iterator[str]:
             return
         except KeyboardInterrupt:  # nothing is being answered: an empty line, as in a shell
             say()
+        except UnicodeDecodeError as error:
+            complain(f"the line is not {error.encoding.upper()}, and is left out")
 
 
 class Chat:
@@ -142,12 +164,12 @@ class Chat:
             if line.startswith("//") or (line and not line.startswith("/")):
                 self._ask(line.removeprefix("/"))
             elif line:
-                name, _, rest = line[1:].partition(" ")
+                name, rest = (*line[1:].split(maxsplit=1), "", "")[:2]
                 if name == "quit":
                     return False
                 if name not in self._commands:
                     raise InputError(f"unknown command '/{name}'.{did_you_mean(name, COMMANDS)} /help lists them all")
-                self._commands[name](rest.strip())
+                self._commands[name](rest)
         except InputError as error:
             complain(str(error))
         return True
@@ -190,7 +212,7 @@ class Chat:
         self.turns.append({"role": "user", "content": text})
         self.turns.append({"role": "assistant", "content": answer, "finish_reason": reason, "paretune": told})
 
-    def _listen(self, ask: Any) -> tuple[str, Begun | None, str]:
+    def _listen(self, ask: Ask) -> tuple[str, Begun | None, str]:
         """Show what comes of a request; its answer, what began it and why it ended. Raises `InputError`."""
         from paretune.server.request import Begun, Ended, Failed, Token
 
@@ -230,14 +252,12 @@ class Chat:
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _pin(self, rest: str) -> None:
-        from paretune.policy.requests import Requests
         from paretune.profile import parse_pins
 
         if not rest:
             raise InputError("a pin is written /pin name=value, with a value in [0, 1]")
         pins = self.pins | parse_pins(rest.replace(",", " ").split(), self.policy.names)
-        condition = None if self.policy.has_head else "none"
-        Requests(self.policy, 1, condition=condition, pins=pins, weights=None).pinned(0)  # does the policy take them?
+        check_asked(self.policy, pins, self.weights)
         self.pins = pins
         self._say_pins()
 
@@ -258,9 +278,9 @@ class Chat:
         if rest == "off":
             self.weights = None
         elif rest:
-            if not self.policy.takes_weights:
-                raise InputError(f"a policy trained by '{self.policy.method}' takes no preference weights")
-            self.weights = check_weights(parse_weights(rest), self.policy.names)
+            weights = check_weights(parse_weights(rest), self.policy.names)
+            check_asked(self.policy, self.pins, weights)
+            self.weights = weights
         said = ", ".join(f"{name}={value:.3g}" for name, value in (self.weights or {}).items())
         _quiet(f"weights: {said or 'none'}")
 
@@ -318,14 +338,19 @@ class Chat:
 
         if not rest:
             raise InputError("say where: /save FILE")
-        path = Path(rest).expanduser()
-        if path.exists():
-            raise InputError("exists already; choose another name", file=path)
+        path = Path(rest)
         try:
+            path = path.expanduser()
+            if path.exists():
+                raise InputError("exists already; choose another name", file=path)
             check_parent(path)
             write_json(path, {"system": self.system, "messages": self.turns})
+        except InputError:
+            raise
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror}", file=path) from None
+        except (ValueError, RuntimeError) as error:  # a zero byte in the name; ~somebody whom nobody knows
+            raise InputError(f"cannot be written: {error}", file=path) from None
         _quiet(f"{path}: {len(self.turns)} messages")
 
     def _help(self, rest: str) -> None:

@@ -96,10 +96,13 @@ def serve(
     Answers are guided by what the policy senses; the extra fields `profile` (pins), `weights` and `sense` steer it.
     SIGTERM and Ctrl-C let running answers finish.
     """
-    from paretune.errors import InputError
-    from paretune.server.guard import hosts_of, read_keys
+    from paretune.errors import InputError, check_number
+    from paretune.server.guard import check_origin, hosts_of, is_loopback, read_keys
     from paretune.server.limits import ServerLimits
+    from paretune.server.served import check_name
 
+    check_number(max_body, "--max-body")
+    check_number(drain, "--drain")
     limits = ServerLimits(
         body_bytes=int(max_body * 2**20),
         n=max_n,
@@ -113,23 +116,23 @@ def serve(
     if engine == "vllm" and (max_batch_tokens is not None or prefix_cache is not None):
         raise InputError("--max-batch-tokens and --prefix-cache are for --engine batch; vLLM sizes its own memory")
     for origin in allow_origin or ():
-        if origin != "*" and not origin.startswith(("http://", "https://")):
-            raise InputError(f"an origin is written https://example.org, found '{origin}'")
+        check_origin(origin)
     _need_packages()
     from paretune.server.app import create_app
-    from paretune.server.run import address_of, bind, is_loopback
+    from paretune.server.run import address_of, bind
     from paretune.server.run import serve as run
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("paretune.server.access").setLevel(logging.INFO if access_log else logging.WARNING)
-    model = name if name is not None else policy.resolve().name
+    model = check_name(name if name is not None else policy.resolve().name)
     settings = _Settings(policy, base, dtype, model, report, max_batch, max_batch_tokens, queue, prefix_cache)
     sock = bind(host, port)
     try:
+        address = sock.getsockname()[0]
+        hosts = hosts_of(host, address, allow_host or (), keys)
         computing, served = settings.vllm() if engine == "vllm" else settings.batch()
-        if not is_loopback(host) and not keys:
+        if not is_loopback(address) and not keys:
             complain(f"bound to {host} without an API key: whoever reaches it can use it", "warning: ")
-        hosts = hosts_of(host, allow_host or (), keys)
         app = create_app(
             computing,
             served,

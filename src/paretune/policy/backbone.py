@@ -108,6 +108,16 @@ def fingerprint(causal: Any) -> str:
     return digest.hexdigest()[:16]
 
 
+def is_base(causal: Any, source: str, known: str) -> bool:
+    """Has the base model that was loaded from `source` the fingerprint `known`, in whatever precision it is?"""
+    if fingerprint(causal) == known:
+        return True
+    if causal.dtype != torch.float16:
+        return False
+    # rounded to float16 first, weights round otherwise to bfloat16: those on the disk have to tell
+    return fingerprint(load_backbone(source, dtype="bfloat16", device="cpu")[0]) == known
+
+
 def _causal_names() -> set[str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 

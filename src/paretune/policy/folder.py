@@ -24,7 +24,7 @@ import torch
 from paretune.errors import InputError
 from paretune.files import atomic_folder, installed_version, read_described, write_json, write_text
 from paretune.policy.adapters import adapter_fingerprint, attach_adapter, check_finite, save_adapter
-from paretune.policy.backbone import fingerprint, hidden_size, load_backbone, quiet_transformers, reason
+from paretune.policy.backbone import choose_dtype, hidden_size, is_base, load_backbone, quiet_transformers, reason
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
 from paretune.policy.policy import Policy
 from paretune.policy.renderer import Renderer
@@ -264,6 +264,7 @@ def load_base(
     elsewhere: str = "--base (base= in Python)",
 ) -> Any:
     """The base model, which must be the one of training. `elsewhere` is how the user says that it lies elsewhere."""
+    choose_dtype(dtype, torch.device("cpu"))  # a precision that does not exist is not the base model's fault
     try:
         causal, _ = load_backbone(source, dtype=dtype, device=device)
     except InputError as error:
@@ -271,7 +272,7 @@ def load_base(
             f"its base model '{source}' {error.message}; say where it is with {elsewhere}", file=folder
         ) from None
     known = described.get("base_fingerprint")
-    if known is not None and known != fingerprint(causal):
+    if known is not None and not is_base(causal, source, known):
         raise InputError(f"was trained on another base model than the one at '{source}'", file=folder)
     return causal
 

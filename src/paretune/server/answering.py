@@ -72,6 +72,7 @@ class Run:
         self._engine, self._watch = engine, watch
         self._inbox = Inbox()
         self._tickets: list[Ticket] = []
+        self._failure: ApiError | None = None
 
     @property
     def over(self) -> bool:
@@ -105,16 +106,23 @@ class Run:
     async def news(self, patience: float | None = None) -> list[Piece] | None:
         """What came since the last time, an entry an answer; None if nothing does for `patience` seconds.
 
-        Raises `ApiError` for a request that fails, or that is given up before it began.
+        Raises `ApiError` for a request that fails, or that is given up before it began, once what came before is told.
         """
+        if self._failure is not None:
+            raise self._failure
         try:
             async with asyncio.timeout(patience):
                 batch = await self._inbox.batch()
         except TimeoutError:
             return None
         pieces: dict[int, Piece] = {}
-        for number, event in batch:
-            self._take(number, event, pieces)
+        try:
+            for number, event in batch:
+                self._take(number, event, pieces)
+        except ApiError as error:
+            self._failure = error
+            if not pieces:
+                raise
         return list(pieces.values())
 
     def _take(self, number: int, event: Event, pieces: dict[int, Piece]) -> None:

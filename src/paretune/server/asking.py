@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paretune.data.prompts import as_chat
+from paretune.data.formats import parse_row
+from paretune.data.records import BadRow
 from paretune.data.rows import Messages
 from paretune.errors import InputError
 from paretune.policy.weights import check_weights
@@ -46,9 +47,10 @@ def conversation(messages: Sequence[Message], limits: ServerLimits) -> Messages:
         raise _beyond("messages", f"a conversation may have {limits.messages:,} messages, found {len(messages):,}")
     chat = [{"role": "system" if each.role == "developer" else each.role, "content": each.content} for each in messages]
     try:
-        return as_chat(chat, "messages")
-    except InputError as error:
-        raise ApiError(400, error.message, param="messages", code="invalid_value") from None
+        return parse_row({"prompt": chat}).prompt
+    except BadRow as bad:
+        param = "messages" + (bad.field or "").removeprefix("prompt")
+        raise ApiError(400, f"'{param}': {bad}", param=param, code="invalid_value") from None
 
 
 def pins_of(profile: Mapping[str, float] | None, served: Served) -> Profile:
@@ -86,6 +88,8 @@ def chat_ask(body: ChatBody, rules: Rules) -> Ask:
     if body.sense and not rules.served.senses:
         message = f"a policy trained by '{rules.served.method}' has no sensing head, so it cannot sense"
         raise ApiError(400, message, param="sense", code="invalid_value")
+    if body.sense and weights is not None:
+        raise ApiError(400, "weights stand in place of sensing; give one of the two", param="sense")
     return Ask(
         messages=conversation(body.messages, rules.limits),
         pins=pins,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import logging
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -97,15 +99,34 @@ def _hostname(host: str) -> str:
     """The Host header's name in lower case, without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower().rstrip(".")
+    return (host if host.count(":") > 1 else host.partition(":")[0]).lower().rstrip(".")
 
 
-def hosts_of(bound: str, more: Sequence[str], keys: Sequence[bytes]) -> tuple[str, ...] | None:
+def is_loopback(address: str) -> bool:
+    """Can only this machine reach this IP address?"""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def hosts_of(host: str, address: str, more: Sequence[str], keys: Sequence[bytes]) -> tuple[str, ...] | None:
     """Names to answer to: any (None) where keys guard the server or it is bound beyond loopback, unless some are
-    given."""
-    if bound in LOOPBACK and not keys:
-        return (*LOOPBACK, *(_hostname(each) for each in more))
-    return (bound, *(_hostname(each) for each in more)) if more else None
+    given.
+
+    `host` is what was asked to be bound and `address` what it came to. Raises `InputError` for what no Host header
+    says.
+    """
+    given = []
+    for each in more:
+        if not re.fullmatch(r"[a-z0-9._:-]+", name := _hostname(each)) or "/" in each:
+            raise InputError(f"a further host is a name such as tea.example, in ASCII, found '{each:.100}'")
+        given.append(name)
+    here = LOOPBACK if is_loopback(address) and not keys else ()
+    return tuple(dict.fromkeys((*here, _hostname(host), address, *given))) if here or given else None
+
+
+def check_origin(origin: str) -> None:
+    """Raises `InputError` for what no Origin header says: a browser sends scheme, host and port, in lower case."""
+    if origin != "*" and not re.fullmatch(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", origin):
+        raise InputError(f"an origin is written https://example.org, found '{origin:.100}'")
 
 
 class Gate:

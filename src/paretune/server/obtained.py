@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError
@@ -26,7 +27,10 @@ Scores = dict[str, dict[str, float] | None]
 
 
 def is_cheap(spec: str) -> bool:
-    """Does the spec measure new texts by the text alone? False too for a spec that cannot be read."""
+    """Does the spec measure new texts by the text alone? False too for a spec that cannot be read.
+
+    A word list must be a plain file: a device or a pipe that a policy's folder names could be read without an end.
+    """
     try:
         kind, rest = find_kind(spec)
         if kind.prefix == "gate":
@@ -36,7 +40,8 @@ def is_cheap(spec: str) -> bool:
         kind.check(rest)
     except InputError:
         return False
-    return kind.prefix == "lexical"
+    path = rest.removeprefix("words:")
+    return kind.prefix == "lexical" and (path == rest or not Path(path).exists() or Path(path).is_file())
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,10 @@ class Obtained:
         """The cheap ones among the objectives. One whose package or word list is missing is told of in the log."""
         rewards = []
         for each in objectives:
-            if each.scale is None or not is_cheap(spec_of(each)):
-                continue
             try:
-                rewards.append((each, build_reward(each)))
-            except InputError as error:
+                if each.scale is not None and is_cheap(spec_of(each)):
+                    rewards.append((each, build_reward(each)))
+            except Exception as error:  # a spec is text of the policy's folder: whatever it is, the server starts
                 log.warning("answers are not scored by objective '%s': %s", each.name, error)
         return cls(tuple(each.name for each in objectives), tuple(rewards))
 

@@ -139,6 +139,8 @@ async def sense(request: Request) -> Response:
     except Busy:
         state.metrics.rejected.inc()
         raise
+    except InputError as error:
+        raise told(error, param="input" if body.messages is None else "messages") from None
     data = [
         {"object": "sensed", "index": index, "profile": each.profile, "interval": each.interval}
         for index, each in enumerate(found)

@@ -25,7 +25,6 @@ from fastapi import FastAPI
 
 from paretune.errors import InputError
 from paretune.server.connection import bounded
-from paretune.server.guard import LOOPBACK
 from paretune.server.limits import ServerLimits
 from paretune.server.state import State
 
@@ -67,11 +66,6 @@ def address_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach it?"""
-    return host in LOOPBACK or host.startswith("127.")
-
-
 def allow_files(connections: int) -> None:
     """Raise the soft limit on open files to what the connections need, as far as the hard one lets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,7 +80,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, state: State, drain: float, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._state, self._drain, self._ready = state, drain, ready
+        # no lock waits longer
+        self._state, self._drain, self._ready = state, min(drain, threading.TIMEOUT_MAX), ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""

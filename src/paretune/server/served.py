@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paretune import __version__
-from paretune.errors import InputError
+from paretune.errors import InputError, check_number
 from paretune.files import read_json
 from paretune.profile import Objective, Profile
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 FINGERPRINT = f"paretune-{__version__}"
 """OpenAI's `system_fingerprint`: what made an answer."""
+
+
+def check_name(name: str) -> str:
+    """The model's name, if it can be one. Raises `InputError`."""
+    if not name or not name.isprintable():
+        raise InputError(f"the model's name must be printable characters, found {name!r:.100}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -38,10 +45,8 @@ class Served:
     @classmethod
     def of(cls, policy: Policy, name: str, *, front: dict[str, Any] | None = None) -> Served:
         """A loaded policy, with the front of its evaluation (`read_front`). Raises `InputError` for an empty name."""
-        if not name or not name.isprintable():
-            raise InputError(f"the model's name must be printable characters, found {name!r:.100}")
         return cls(
-            name=name,
+            name=check_name(name),
             method=policy.method,
             # where it lies on this machine is nobody's business
             base=Path(policy.base).name if Path(policy.base).is_absolute() else policy.base,
@@ -105,9 +110,15 @@ def read_front(folder: Path | str, names: Sequence[str]) -> dict[str, Any] | Non
     if not known:
         return None
     for front in known:
-        if set(front.get("objectives", ())) <= set(names):
+        axes = front.get("objectives")
+        if isinstance(axes, list) and all(each in names for each in axes):
             return _points(front, path)
     raise InputError(f"is the evaluation of other objectives than {', '.join(names)}", file=path)
+
+
+def _value(found: Any) -> float:
+    check_number(found, "a value")
+    return float(found)
 
 
 def _points(front: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -115,11 +126,11 @@ def _points(front: Mapping[str, Any], path: Path) -> dict[str, Any]:
         points = [
             {
                 "name": str(point["name"]),
-                "values": {name: float(point["values"][name]) for name in front["objectives"]},
+                "values": {name: _value(point["values"][name]) for name in front["objectives"]},
                 "on_front": bool(point["on_front"]),
             }
             for point in front["points"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:  # an `InputError` is a `ValueError`
         raise InputError(f"has a front that cannot be read: {error!r:.100}", file=path) from None
     return {"objectives": list(front["objectives"]), "points": points}

@@ -14,7 +14,7 @@ from paretune.policy.backbone import context_length
 from paretune.policy.engine import feed
 from paretune.server.engine import EngineLimits
 from paretune.server.engine import batch as engine_module
-from paretune.server.engine.batch import _slices
+from paretune.server.engine.errand import slices
 from paretune.server.request import Ask, Begun, Busy, Ended, Failed, Load, Token
 from server.engine.listening import PROMPTS, Heard, make, send, user
 
@@ -289,6 +289,39 @@ def test_without_memory_the_last_to_come_fails_and_the_others_go_on(qwen, engine
     assert send(engine, ask).text == wanted
 
 
+def test_without_memory_for_the_logits_a_step_is_as_if_it_had_not_been(qwen, engine_of, monkeypatch):
+    ask = Ask(user(PROMPTS[1]), max_new_tokens=12)
+    wanted = send(engine_of(qwen), ask).text
+    project, steps = engine_module.mixed_logits, []
+
+    def short(causal, voices):
+        steps.append(0)
+        if len(steps) == 4:
+            raise torch.OutOfMemoryError("no memory left")
+        return project(causal, voices)
+
+    monkeypatch.setattr("paretune.server.engine.group.mixed_logits", short)
+    assert send(engine_of(qwen), ask).text == wanted
+    assert len(steps) == 12  # eleven after the first token, and the one that failed
+
+
+def test_tokens_that_cannot_be_chosen_end_their_requests_and_not_the_engine(qwen, engine_of, monkeypatch):
+    engine = engine_of(qwen)
+    running = send(engine, ENDLESS)
+    until(lambda: running.of(Token))
+    choose, broken = engine_module.choose, threading.Event()
+
+    def once(*args):
+        if not broken.is_set():
+            broken.set()
+            raise torch.OutOfMemoryError("no memory left")
+        return choose(*args)
+
+    monkeypatch.setattr(engine_module, "choose", once)
+    assert isinstance(running.error, torch.OutOfMemoryError)
+    assert send(engine, Ask(user("Hi"), max_new_tokens=3)).reasons == ["length"]
+
+
 def test_a_thread_that_dies_takes_all_with_it_and_says_so(qwen, engine_of, monkeypatch):
     engine = engine_of(qwen, max_batch=1)
     running, waiting = send(engine, ENDLESS), send(engine, ENDLESS)
@@ -363,8 +396,8 @@ def test_a_policy_without_a_head_cannot_sense(tiny_qwen, engine_of):
 
 
 def test_prompts_are_sensed_a_few_at_a_time():
-    assert _slices([5, 5, 5, 20, 1], 10) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
-    assert _slices([], 10) == []
+    assert slices([5, 5, 5, 20, 1], 10) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    assert slices([], 10) == []
 
 
 def test_listeners_hear_begun_then_tokens_then_ends(qwen, engine_of):

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from paretune.server.engine.text import Shown, Words, byte_alphabet
+from paretune.server.engine.text import WINDOW, Shown, Words, byte_alphabet
 
 TEXT = "naïve 🙂 café, 世界! Привет 👩‍👩‍👧 \n\n the end."
+
+BROKEN = [b"\x80", b"\xe2", b"\xf0", b"\x9f"]
+"""Bytes that are no character alone."""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +31,14 @@ def sentencepiece():
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return Words(PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>"))
+
+
+def word_ids(words, piece):
+    """Token ids of a text, or of one byte."""
+    if isinstance(piece, str):
+        return words.tokenizer(piece)["input_ids"]
+    (char,) = [char for char, byte in byte_alphabet().items() if byte == piece[0]]
+    return [words.tokenizer.convert_tokens_to_ids(char)]
 
 
 def pieces_of(words, ids, stops=()):
@@ -54,6 +65,25 @@ def test_whole_characters_only(words):
 def test_put_together_it_is_the_decoding_of_the_whole(words, ids):
     pieces, _ = pieces_of(words, ids)
     assert "".join(pieces) == words.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(ids=st.lists(st.sampled_from([*BROKEN, "e", " the"]), min_size=40, max_size=120))
+def test_broken_characters_in_a_row(words, ids):
+    ids = [token for each in ids for token in word_ids(words, each)]
+    pieces, _ = pieces_of(words, ids)
+    assert "".join(pieces) == words.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("byte", BROKEN)
+def test_a_model_that_repeats_a_broken_character_costs_no_more_than_another(words, monkeypatch, byte):
+    shown, (token,) = Shown(words), word_ids(words, byte)
+    seen: list[int] = []
+    decode = words.decode
+    monkeypatch.setattr(words, "decode", lambda ids: (seen.append(len(ids)), decode(ids))[1])
+    told = "".join(shown.add(token) for _ in range(300)) + shown.finish()
+    assert told == decode([token] * 300)
+    assert sum(seen) < 300 * 20 * WINDOW
 
 
 @settings(deadline=None, max_examples=60)

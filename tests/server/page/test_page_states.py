@@ -190,6 +190,25 @@ def test_a_policy_that_takes_nothing_shows_no_slider(visit: Visit) -> None:
     assert "obtained 0.99" in page.locator(".bars").inner_text()
 
 
+def test_an_objective_may_be_called_what_every_object_has(visit: Visit) -> None:
+    named = replace(TEA, objectives=(TEA.objectives[0], replace(TEA.objectives[1], name="constructor")), front=None)
+    page = visit(speaking("Tea."), served=replace(named, mean={"brevity": 0.5, "constructor": 0.5}))
+    page.get_by_role("slider", name="brevity").fill("0.9")
+    page.get_by_label("Sense the others").uncheck()
+    say(page)
+    finished(page)
+    assert page.locator(".note.wrong").count() == 0
+    assert page.locator(".bars .badge").count() == 1  # what is pinned is brevity alone
+    assert page.locator(".bars p").all_inner_texts() == ["used 0.90 · obtained 0.99", "obtained: not scored"]
+
+
+def test_a_fault_of_the_page_is_not_blamed_on_the_connection(visit: Visit) -> None:
+    page = visit(speaking("Tea."))
+    page.evaluate("() => { requestAnimationFrame = () => { throw new Error('no frames') } }")
+    say(page)
+    assert "The page failed: no frames." in _note(page, "The page failed").inner_text()
+
+
 def test_the_front_over_any_two_objectives(visit: Visit) -> None:
     page = visit(speaking("Tea is a drink."))
     assert page.locator("#front .dot").count() == 3 and page.locator("#front .dot.full").count() == 2

@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from paretune.policy.engine import choose
 from paretune.policy.mixture import mixed_logits
 from paretune.policy.several import Blend
 from paretune.profile import Profile
+from paretune.server.engine.errand import Errand, slices
 from paretune.server.engine.group import Group
 from paretune.server.engine.job import Answer, Job, logprobs
 from paretune.server.engine.limits import EngineLimits
@@ -92,7 +92,7 @@ class BatchEngine:
         with self._tokenising:
             chats = as_chats(messages)
             lengths = [len(prefix) for prefix in self.policy.checked_prefixes(chats, 0)]
-        errand = Errand(chats, dict(pins), _slices(lengths, self.limits.prefill_tokens))
+        errand = Errand(chats, dict(pins), slices(lengths, self.limits.prefill_tokens))
         with self._wake:
             self._check_alive()
             self._admit(len(self._errands))
@@ -325,7 +325,10 @@ class BatchEngine:
         except Exception as error:
             self._step_failed(group, error)
             return
-        group.wrote(self._write(group.answers, logits_BV))
+        try:
+            group.wrote(self._write(group.answers, logits_BV))
+        except Exception as error:  # some answers have their token and some do not, so none can go on
+            self._failed([answer.job for answer in group.answers], error)
 
     def _write(self, answers: Sequence[Answer], logits_BV: Tensor) -> list[int]:
         """Choose each answer's next token and tell it."""
@@ -363,39 +366,6 @@ class BatchEngine:
         self.prefixes.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-class Errand:
-    """Prompts that someone wants sensed, and nothing more."""
-
-    def __init__(self, chats: list[Messages], pins: Profile, slices: list[slice]) -> None:
-        self.chats, self.pins, self.slices = chats, pins, deque(slices)
-        self.found: list[Sensed] = []
-        self.result: Future[list[Sensed]] = Future()
-
-    def run(self, policy: Policy) -> None:
-        """Sense the next few."""
-        if self.slices:
-            part = self.chats[self.slices.popleft()]
-            self.found += policy.predict(part, self.pins, batch_size=len(part))
-        if not self.slices:
-            self.result.set_result(self.found)
-
-    def fail(self, error: Exception) -> None:
-        """There is no result."""
-        self.result.set_exception(error)
-
-
-def _slices(lengths: Sequence[int], tokens: int) -> list[slice]:
-    """Parts of a list whose lengths sum to `tokens` at most, or of one item."""
-    out: list[slice] = []
-    start = total = 0
-    for at, length in enumerate(lengths):
-        if at > start and total + length > tokens:
-            out.append(slice(start, at))
-            start, total = at, 0
-        total += length
-    return [*out, slice(start, len(lengths))] if lengths else []
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -59,11 +59,11 @@ class Group:
             for arena, voice in zip(self.arenas, self.voices, strict=True):
                 voice.enter()
                 advance(self.policy.causal, arena, self._last)
+            return mixed_logits(self.policy.causal, self.voices)
         except Exception:
             for arena, (lengths, end) in zip(self.arenas, before, strict=True):
                 arena.rewind(lengths, end)
             raise
-        return mixed_logits(self.policy.causal, self.voices)
 
     def wrote(self, tokens: Sequence[int]) -> None:
         """The token that was chosen for each answer."""

@@ -97,7 +97,7 @@ def _guess(policy: Policy, plan: Plan) -> Profile:
 def _check(ask: Ask, limits: EngineLimits) -> Sampling:
     check_whole(ask.n, "n", least=1)
     if ask.n > limits.max_batch:
-        raise InputError(f"n must be at most {limits.max_batch}, the answers written at once; found {ask.n}")
+        raise InputError(f"n must be at most {limits.max_batch}, the answers written at once; found {ask.n}", field="n")
     check_whole(ask.seed, "seed", least=-(1 << 63))
     if any(not isinstance(stop, str) or not stop for stop in ask.stop):
         raise InputError("a stop text must have at least one character")

@@ -99,13 +99,16 @@ class Shown:
 
     def _cut(self) -> int:
         """Where to decode from next: where no character and no run of byte tokens is cut in two."""
-        at = len(self._ids) - WINDOW
-        while at > self._start:
-            before = self.words.decode(self._ids[self._start : at])
-            if not before.endswith(REPLACEMENT) and not self.words.is_byte(self._ids[at]):
-                break
-            at -= 1
-        return at
+        whole = self.words.decode(self._ids[self._start :])
+        for at in range(len(self._ids) - WINDOW, self._start, -1):
+            if self.words.is_byte(self._ids[at]):
+                continue
+            before, after = self.words.decode(self._ids[self._start : at]), self.words.decode(self._ids[at:])
+            # bytes that what follows did not make a character never will be one: without this, a model that repeats
+            # one such byte would have its whole answer decoded again, many times a token
+            if not before.endswith(REPLACEMENT) or (after and before + after == whole):
+                return at
+        return self._start
 
     def _told(self, *, final: bool) -> str:
         """Take what can be told out of what is held."""

@@ -89,17 +89,16 @@ export async function stream(body, onChunk, signal) {
   let rest = "", whole = false;
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(() => ({ done: true })); // broken off or stopped: see below
       if (done) break;
       const events = (rest + value).split(/\r?\n\r?\n/);
       rest = events.pop();
       for (const event of events) whole = take(event, onChunk) || whole;
     }
-  } catch (error) {
-    reader.cancel().catch(() => {}); // an answer that has failed: nothing more of it is wanted
-    if (error instanceof Failure) throw error;
-    if (signal.aborted) throw new DOMException("stopped", "AbortError");
+  } finally {
+    reader.cancel().catch(() => {}); // of an answer that has failed nothing more is wanted
   }
+  if (!whole && signal.aborted) throw new DOMException("stopped", "AbortError");
   if (!whole) throw new Failure("The connection broke off before the answer was whole.");
 }
 

@@ -1,6 +1,6 @@
 // The profile of an answer: what was sensed with its interval, what was pinned, what was used, what was obtained.
 
-import { draw, make, number } from "./dom.js";
+import { draw, make, number, own } from "./dom.js";
 
 const place = (value) => `${Math.min(1, Math.max(0, value)) * 100}%`;
 
@@ -31,11 +31,11 @@ function bar({ sensed, interval, used, obtained }) {
 function known(name, answer) {
   const { sensed, used, interval, weights } = answer.told ?? {};
   return {
-    sensed: sensed?.[name] ?? null,
-    interval: interval?.[name] ?? null,
-    used: used?.[name] ?? weights?.[name] ?? null,
-    obtained: answer.obtained?.[name]?.value ?? null,
-    pinned: answer.pins !== null && name in answer.pins,
+    sensed: own(sensed, name),
+    interval: own(interval, name),
+    used: own(used, name) ?? own(weights, name),
+    obtained: own(answer.obtained, name)?.value ?? null,
+    pinned: own(answer.pins, name) !== null,
     weighed: !used && Boolean(weights),
   };
 }

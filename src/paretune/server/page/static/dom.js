@@ -29,6 +29,9 @@ export const byId = (id) => document.getElementById(id);
 /** A value in [0, 1] as text. */
 export const number = (value) => value.toFixed(2);
 
+/** What a mapping says of an objective, or null: `constructor` is a name like any other, and every object has one. */
+export const own = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : null) ?? null;
+
 /** HTML that the server made of Markdown and sanitised (paretune.server.markdown); nothing else may come here. */
 export function setRendered(node, html) {
   node.innerHTML = html;

@@ -1,6 +1,6 @@
 // What is asked for: sliders that pin objectives, or preference weights for a policy that takes weights instead.
 
-import { byId, freshId, make, number } from "./dom.js";
+import { byId, freshId, make, number, own } from "./dom.js";
 
 /** How a policy can be guided, from `/v1/objectives`: "pins", "weights" or "nothing". */
 export function wayOf(info) {
@@ -136,9 +136,9 @@ export class Editor {
   refreshPins() {
     const senses = this.info.senses && this.sense.checked;
     for (const [name, row] of this.rows) {
-      const pinned = this.pins.has(name), known = pinned || (senses && this.sensed !== null && name in this.sensed);
+      const pinned = this.pins.has(name), sensed = senses ? own(this.sensed, name) : null, known = pinned || sensed !== null;
       if (pinned) row.slider.value = this.pins.get(name);
-      else if (known) row.slider.value = this.sensed[name];
+      else if (known) row.slider.value = sensed;
       const value = Number(row.slider.value);
       const state = pinned ? "pinned" : !senses ? "not asked for" : known ? "sensed" : "to be sensed";
       row.value.textContent = known ? number(value) : "–";

@@ -87,6 +87,7 @@ ELSEWHERE = {
     "micro_tokens": "changes the passes, by design no number beyond rounding",
     "gradient_checkpointing": "changes the memory, by design no number",
     "near_duplicates": "changes the split where there are near-duplicates (tests/methods/test_prepare.py)",
+    "nonfinite": "says what becomes of a batch that is not finite (tests/training/test_loop.py)",
     "save_every": "says when checkpoints are saved (tests/methods/test_resume.py)",
     "keep": "says how many checkpoints are kept (tests/methods/test_resume.py)",
 }

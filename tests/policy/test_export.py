@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,6 +351,20 @@ def test_adapter_is_a_plain_peft_adapter(
     assert torch.allclose(logits(plain, ids), logits(policy.causal, ids), atol=TOLERANCE, rtol=0)
     assert done.sensor is not None
     assert "--max-lora-rank 8 " in (tmp_path / "out" / "README.md").read_text()  # the least that takes rank 4
+
+
+def test_the_readme_can_be_copied_whatever_the_base_models_name(
+    saved: Callable[..., Path], tiny_llama: Path, tmp_path: Path
+) -> None:
+    import yaml
+
+    base = tmp_path / "it's: a `base`; touch broken #"
+    shutil.copytree(tiny_llama, base)
+    done = export_policy(saved(tiny_llama), tmp_path / "out", to="vllm", adapter=True, base=str(base))
+    lines = (done.folder / "README.md").read_text().splitlines()
+    assert yaml.safe_load("\n".join(lines[1 : lines.index("---", 1)]))["base_model"] == str(base)
+    command = next(line for line in lines if line.startswith("vllm serve "))
+    assert shlex.split(command)[:4] == ["vllm", "serve", str(base), "--tokenizer"]
 
 
 def test_a_policy_without_a_head_has_no_sensor(saved: Callable[..., Path], tiny_llama: Path, tmp_path: Path) -> None:

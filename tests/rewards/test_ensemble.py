@@ -240,3 +240,9 @@ def test_a_file_that_is_its_own_member_is_refused(tmp_path: Path, monkeypatch: p
         parse_objective("x=ensemble:self.yaml")
     Path("other.yaml").write_text("members: ['lexical:length', 'lexical:brevity']\n")
     parse_objective("x=ensemble:mean(ensemble:other.yaml, gate:ensemble:other.yaml if lexical:length > 2)")
+
+
+@pytest.mark.parametrize("path", ["/a\0b.yaml", "~nobody-has-this-name/a.yaml"])
+def test_a_name_that_no_file_can_have(path):
+    with pytest.raises(InputError, match="no file can have the name"):
+        parse_ensemble(path)

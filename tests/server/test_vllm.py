@@ -25,7 +25,8 @@ from paretune.policy.head import HeadConfig, SensingHead
 from paretune.profile import Objective
 from paretune.server.engine.limits import EngineLimits
 from paretune.server.request import Ask, Begun, Busy, Ended, Event, Failed, Token
-from paretune.server.vllm import VLLMEngine, final_norm, start_vllm
+from paretune.server.vllm import VLLMEngine
+from paretune.server.vllm_parts import final_norm, start_vllm
 from paretune.training import TrainConfig, add_adapter
 from several_adapters import several
 
@@ -387,6 +388,19 @@ def test_a_failure_is_of_its_request_alone_unless_vllm_is_dead(start: Callable[.
         engine.load()
     with pytest.raises(RuntimeError, match="vLLM has stopped"):
         engine.submit(Ask(user("Hi")), lambda event: None)
+
+
+def test_what_a_client_caused_is_told_to_it_and_no_error_of_the_server(
+    start: Callable[..., VLLMEngine], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = start()
+    engine._llm.fails = InputError("the prompt has 900 tokens")
+    failed = asked(engine)[-1]
+    assert isinstance(failed, Failed) and failed.by_user
+    assert engine._idle(30) and caplog.records == []
+    engine._llm.fails = ValueError("out of blocks")
+    asked(engine)
+    assert engine._idle(30) and [each.levelname for each in caplog.records] == ["ERROR"]
 
 
 def test_what_can_be_seen_to_be_wrong_is_refused(start: Callable[..., VLLMEngine], tiny_llama: Path) -> None:

@@ -123,6 +123,8 @@ def serve(
     from paretune.server.run import serve as run
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    # it warns of each broken request, of which anybody can send any number
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.getLogger("paretune.server.access").setLevel(logging.INFO if access_log else logging.WARNING)
     model = check_name(name if name is not None else policy.resolve().name)
     settings = _Settings(policy, base, dtype, model, report, max_batch, max_batch_tokens, queue, prefix_cache)

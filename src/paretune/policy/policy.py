@@ -110,7 +110,8 @@ class Policy:
                 raise InputError("a policy of one adapter is fused without weights")
             blends = self.parts.blends(check_weights(weights, self.names))
             if len(blends) > 1:
-                raise InputError(f"a policy trained by '{self.method}' mixes {len(blends)} models under these weights")
+                what = f"a policy trained by '{self.method}' mixes {len(blends)} models under these weights"
+                raise InputError(f"{what}; it is one model for weights of one objective only")
             self.causal, self.peft, self.parts = self.parts.merge(blends[0]), None, None
             self.weight_map = None
         elif self.peft is not None and self.parts is None:

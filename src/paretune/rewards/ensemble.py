@@ -165,8 +165,11 @@ def parse_ensemble(rest: str) -> EnsembleSpec:
             f"an ensemble is written ensemble:mean(SPEC, SPEC, ...), with {', '.join(COMBINE)}, or ensemble:FILE.yaml; "
             f"found 'ensemble:{rest}'"
         )
-    path = Path(rest).expanduser()
-    above, place = _READING.get(), path.resolve()
+    try:
+        path = Path(rest).expanduser()
+        above, place = _READING.get(), path.resolve()
+    except (ValueError, RuntimeError) as error:  # a zero byte in the name; ~somebody whom nobody knows
+        raise InputError(f"no file can have the name {rest!r:.200}: {error}") from None
     if place in above:
         raise InputError("is an ensemble that has itself among its members, or theirs", file=path)
     token = _READING.set((*above, place))

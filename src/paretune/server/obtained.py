@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError
@@ -29,19 +28,19 @@ Scores = dict[str, dict[str, float] | None]
 def is_cheap(spec: str) -> bool:
     """Does the spec measure new texts by the text alone? False too for a spec that cannot be read.
 
-    A word list must be a plain file: a device or a pipe that a policy's folder names could be read without an end.
+    Not for a word list or an ensemble's file: the policy's folder names it, it might be anything on this machine, and
+    scores would tell clients what stands in it.
     """
     try:
         kind, rest = find_kind(spec)
         if kind.prefix == "gate":
             return all(map(is_cheap, parse_gate(rest).specs))
         if kind.prefix == "ensemble":
-            return all(map(is_cheap, parse_ensemble(rest).specs))
+            return not rest.endswith((".yaml", ".yml")) and all(map(is_cheap, parse_ensemble(rest).specs))
         kind.check(rest)
     except InputError:
         return False
-    path = rest.removeprefix("words:")
-    return kind.prefix == "lexical" and (path == rest or not Path(path).exists() or Path(path).is_file())
+    return kind.prefix == "lexical" and not rest.startswith("words:")
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Obtained:
 
     @classmethod
     def of(cls, objectives: Sequence[Objective]) -> Obtained:
-        """The cheap ones among the objectives. One whose package or word list is missing is told of in the log."""
+        """The cheap ones among the objectives. One whose package is missing is told of in the log."""
         rewards = []
         for each in objectives:
             try:

@@ -21,29 +21,29 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from copy import deepcopy
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from paretune.data.prompts import as_chats
 from paretune.data.rows import Messages
 from paretune.errors import InputError
 from paretune.policy import Policy, Sensed, load_policy
-from paretune.policy.backbone import decoder, decoder_layers, span_mean
+from paretune.policy.backbone import decoder_layers, span_mean
 from paretune.policy.engine import row_seed
 from paretune.policy.export.merged import save_merged
 from paretune.policy.requests import pins_of
 from paretune.profile import Profile
 from paretune.server.engine.job import Answer, Job
 from paretune.server.engine.limits import EngineLimits
-from paretune.server.engine.plan import MOST_LOGPROBS, make_plan, suffix_ids
+from paretune.server.engine.plan import make_plan, suffix_ids
 from paretune.server.engine.text import Words
 from paretune.server.request import Ask, Begun, Busy, Listener, Load, Logprob, Ticket
+from paretune.server.vllm_parts import final_norm, load_states, start_vllm
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +231,8 @@ class VLLMEngine:
         if task.cancelled() or isinstance(error, TimeoutError):
             job.expire()
         elif isinstance(error, Exception):
-            log.error("a request failed: %s", error, exc_info=error)
+            if not isinstance(error, InputError):  # which its client is told
+                log.error("a request failed: %s", error, exc_info=error)
             if type(error).__name__ == "EngineDeadError":
                 self._dead = error
             job.fail(error)
@@ -252,14 +253,10 @@ class VLLMEngine:
             with self._lock:
                 ids = plan.prefix + suffix_ids(self.policy, plan, profile)
             job.most = plan.length(len(ids) - len(plan.prefix))
-            told = False
 
             def begin(known: int) -> None:
-                """Once: what was in the cache is known from sensing, else from the first answer."""
-                nonlocal told
-                if not told:
-                    told = True
-                    job.tell(Begun(alone, profile or None, None, len(ids), known))
+                """What was in the cache is known from sensing, else from the first answer."""
+                job.begin(Begun(alone, profile or None, None, len(ids), known))
 
             if cached is not None:
                 begin(cached)
@@ -317,7 +314,7 @@ class VLLMEngine:
             if not output.kv_transfer_params:
                 raise RuntimeError("vLLM gave no hidden states for a prompt")
             path = output.kv_transfer_params["hidden_states_path"]
-            hidden_LH = await asyncio.to_thread(_load_states, path, len(prefix))
+            hidden_LH = await asyncio.to_thread(load_states, path, len(prefix))
             hidden_LH = hidden_LH[-span:]
             if self._norm is not None:
                 with torch.no_grad():
@@ -355,78 +352,3 @@ class _Admitted:
     def cancel(self) -> None:
         """See `paretune.server.request.Ticket`."""
         self._engine.cancel(self._job)
-
-
-def start_vllm(limits: EngineLimits, dtype: str) -> Callable[[Path, Path, int | None], Any]:
-    """vLLM's asynchronous engine on a model folder, keeping the hidden states after one decoder layer."""
-
-    def start(model: Path, states: Path, layer: int | None) -> Any:
-        from vllm.config import KVTransferConfig
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        reading: dict[str, Any] = {}
-        if layer is not None:
-            reading = {
-                "speculative_config": {
-                    "method": "extract_hidden_states",
-                    "num_speculative_tokens": 1,
-                    "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [layer]}},
-                },
-                "kv_transfer_config": KVTransferConfig(
-                    kv_connector="ExampleHiddenStatesConnector",
-                    kv_role="kv_producer",
-                    kv_connector_extra_config={"shared_storage_path": str(states)},
-                ),
-            }
-        return AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=str(model),
-                dtype=dtype,
-                max_num_seqs=limits.max_batch,
-                max_logprobs=MOST_LOGPROBS,
-                enable_prefix_caching=True,
-                generation_config="vllm",  # what a request does not say is ours to say
-                **reading,
-            )
-        )
-
-    return start
-
-
-def _load_states(path: str, length: int) -> Tensor:
-    """The hidden states [L, H] of a prompt from the file that vLLM wrote, which is removed."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector import (
-        cleanup_hidden_states,
-        load_hidden_states,
-    )
-
-    hidden_L1H: Tensor = load_hidden_states(path)["hidden_states"]
-    cleanup_hidden_states(path)
-    if hidden_L1H.shape[0] != length:
-        raise RuntimeError(f"vLLM gave the hidden states of {hidden_L1H.shape[0]} tokens in place of {length}")
-    return hidden_L1H[:, 0]
-
-
-def final_norm(policy: Policy) -> nn.Module:
-    """A copy of the norm between the last decoder layer and the LM head: vLLM keeps a layer's states as they leave it.
-
-    It is the module of the decoder whose output is the decoder's. Raises `InputError` where there is none.
-    """
-    module, found = decoder(policy.causal), list[tuple[nn.Module, Any]]()
-    handles = [
-        child.register_forward_hook(lambda each, args, output: found.append((each, output)))
-        for child in module.children()
-    ]
-    try:
-        with torch.no_grad():
-            device = policy.causal.device
-            last = module(input_ids=torch.tensor([[policy.renderer.end_of_turn]], device=device)).last_hidden_state
-    finally:
-        for handle in handles:
-            handle.remove()
-    for each, output in reversed(found):
-        if isinstance(output, Tensor) and output.shape == last.shape and torch.equal(output, last):
-            copied: nn.Module = deepcopy(each).cpu()
-            return copied
-    raise InputError(f"{type(policy.causal).__name__} has no final norm that could be found; use --engine batch")

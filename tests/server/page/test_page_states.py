@@ -229,11 +229,12 @@ def test_the_request_as_code_runs(visit: Visit) -> None:
     page.get_by_label("Message", exact=True).fill('What\'s "tea" 茶 🍵 $HOME \\ `x`?\nSay.')
     page.get_by_role("slider", name="brevity").fill("0.9")
     page.get_by_text("This request as code").click()
-    shown = page.get_by_label("The request as code")
+    shown = page.get_by_label("The request as code").filter(has_text="curl")
+    shown.wait_for()  # a browser tells of an opened box a moment later
     done = subprocess.run(["bash", "-c", shown.inner_text()], capture_output=True, text=True, timeout=60)
     assert '"content":"Tea."' in done.stdout
     page.locator("#code").get_by_role("combobox").first.select_option("python")
-    text = shown.inner_text()
+    text = page.get_by_label("The request as code").inner_text()
     assert "extra_body=" in text
     pytest.importorskip("openai")
     exec(compile(text, "shown", "exec"), {})

@@ -9,7 +9,10 @@ Both hold `paretune.json` (provenance) and `README.md` (how to run it).
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +187,7 @@ def _readme(policy: Policy, to: Target, adapter: bool, about: Mapping[str, Any])
     lines = [
         "---",
         "library_name: transformers",
-        f"base_model: {policy.base}",
+        f"base_model: {json.dumps(policy.base)}",  # which is YAML too, whatever the folder's name
         "tags: [paretune, multi-objective]",
         "---",
         "",
@@ -197,9 +200,7 @@ def _readme(policy: Policy, to: Target, adapter: bool, about: Mapping[str, Any])
         lines += [
             "It is asked for a profile by a line at the end of the last user message:",
             "",
-            "```",
-            asked,
-            "```",
+            textwrap.indent(asked, "    "),  # phrases are anybody's words, and could end a fence
             "",
         ]
     if to == "merged":
@@ -213,7 +214,7 @@ def _run_vllm(policy: Policy, adapter: bool, about: Mapping[str, Any]) -> list[s
     """The commands that serve it."""
     if adapter:
         rank = next(each for each in LORA_RANKS if each >= about["lora_rank"])
-        serve = f"vllm serve {policy.base} --tokenizer adapter --enable-lora --max-lora-rank {rank}"
+        serve = f"vllm serve {shlex.quote(policy.base)} --tokenizer adapter --enable-lora --max-lora-rank {rank}"
         serve += " --lora-modules policy=adapter"
     else:
         serve = "vllm serve model"

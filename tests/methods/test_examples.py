@@ -98,3 +98,12 @@ def test_everything_kept_fits(renderer):
 def test_single_completions_pair_with_themselves():
     (pair,) = single_pairs([row(answer("only", 0.3, 0.4)), row(answer("x", 0.1), answer("y", 0.2)), row()], OBJECTIVES)
     assert pair.chosen is pair.rejected and pair.target == {"a": 0.3, "b": 0.4}
+
+
+def test_rows_in_which_nothing_wins_are_of_use_to_methods_that_teach_scored_completions():
+    tie, half = row(answer("x", 0.4, 0.6), answer("y", 0.6, 0.4)), row(answer("x", 0.1), answer("y", 0.2, 0.3))
+    unscored = row(answer("x", 0.1), answer("y", 0.2))
+    assert single_pairs([tie, half, unscored], OBJECTIVES) == []
+    first, second = single_pairs([tie, half, unscored], OBJECTIVES, scored=True)
+    assert first.row is tie and first.chosen is first.rejected and first.chosen.text == "x"
+    assert second.chosen.text == "y" and second.target == {"a": 0.2, "b": 0.3}

@@ -259,6 +259,16 @@ def test_sft_takes_rows_with_a_single_completion(tmp_path, quick):
         quick("dpo", method="dpo", data=data)
 
 
+def test_rows_whose_completions_tie_train_what_needs_no_winner(tmp_path, quick):
+    answers = [{"text": "Yes.", "scores": {"a": 0.2, "b": 0.8}}, {"text": "No.", "scores": {"a": 0.8, "b": 0.2}}]
+    rows = [{"prompt": f"What is {i}?", "completions": answers} for i in range(12)]
+    data = rows_file(tmp_path / "rows.jsonl", rows)
+    for method in ("ric", "steer"):
+        assert "ties" not in read_json(quick(method, method=method, data=data) / "metrics.json")["dropped"]
+    with pytest.raises(InputError, match="no row is left to train on; dropped: 11 ties"):
+        quick("dpo", method="dpo", data=data)
+
+
 def test_a_choice_of_objectives(quick):
     assert load_policy(quick(objectives=["cheer"])).names == ["cheer"]
     with pytest.raises(InputError, match=r"no row has a score for objective 'cheeer'. Did you mean 'cheer'"):

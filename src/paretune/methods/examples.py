@@ -142,13 +142,19 @@ def _ids(renderer: Renderer, completion: Completion) -> list[int]:
     return renderer.completion(completion.text, finished=completion.extra.get("finished", True) is not False)
 
 
-def single_pairs(rows: Sequence[Row], objectives: Sequence[Objective]) -> list[Pair]:
-    """Rows with exactly one completion as pairs whose rejected side is the same completion (for methods that need only
-    a chosen one)."""
+def single_pairs(rows: Sequence[Row], objectives: Sequence[Objective], *, scored: bool = False) -> list[Pair]:
+    """Rows without a pair as pairs whose rejected side is the chosen completion itself, for methods that need only one.
+
+    Taken are rows with exactly one completion and, where `scored`, those in which some completion has a score of every
+    objective: a method that teaches completions under their own scores learns from a row in which nothing wins.
+    The chosen one is then that of the highest mean, the first where several are.
+    """
     out = []
     for row in rows:
-        if len(row.completions) == 1:
-            only = row.completions[0]
-            profile = normalised_scores(only, objectives)
-            out.append(Pair(row, only, only, profile, profile))
+        candidates = [(each, normalised_scores(each, objectives)) for each in row.completions]
+        if len(candidates) > 1:
+            candidates = [(each, profile) for each, profile in candidates if scored and len(profile) == len(objectives)]
+        if candidates:
+            best, profile = max(candidates, key=lambda each: sum(each[1].values()))
+            out.append(Pair(row, best, best, profile, profile))
     return out

@@ -212,11 +212,14 @@ def encode_split(
     parts: list[list[Example]] = []
     causes: dict[str, int] = {}
     for rows in (prepared.split.train, prepared.split.validation):
-        pairs, report = build_pairs(rows, prepared.objectives, **(rule or prepared.data["pairs"]))
+        how = rule or prepared.data["pairs"]
+        pairs, report = build_pairs(rows, prepared.objectives, **how)
         if not method.pairs:
             paired = {id(pair.row) for pair in pairs}
-            single = single_pairs([row for row in rows if id(row) not in paired], prepared.objectives)
-            report.too_few -= len(single)
+            unpaired = [row for row in rows if id(row) not in paired]
+            single = single_pairs(unpaired, prepared.objectives, scored=method.conditions)
+            taken = {id(pair.row) for pair in single}
+            _, report = build_pairs([row for row in rows if id(row) not in taken], prepared.objectives, **how)
             pairs += single
         for cause, count in report.dropped().items():
             causes[cause] = causes.get(cause, 0) + count

@@ -13,7 +13,7 @@ import pytest
 import paretune
 
 ROOT = Path(paretune.__file__).parent
-GROUND = {"bootstrap", "errors", "files", "progress"}
+GROUND = {"bootstrap", "errors", "files", "pretrained", "progress", "template", "unpack", "yaml_text"}
 """What every room may use."""
 FLOORS = [
     *("profile", "tracking", "data", "rewards", "policy", "training", "reward_model"),

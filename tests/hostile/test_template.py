@@ -9,7 +9,7 @@ import pytest
 
 from paretune.errors import InputError
 from paretune.policy import Renderer
-from paretune.policy.template import render_template
+from paretune.template import render_template
 from tiny_models import tiny_tokenizer
 
 CHAT = [{"role": "user", "content": "Hi"}]

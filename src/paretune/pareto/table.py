@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from paretune.errors import InputError, did_you_mean
+from paretune.files import check_depth
 from paretune.pareto.front import (
     REFERENCE_RULE,
     Floats,
@@ -31,6 +32,7 @@ from paretune.pareto.front import (
     spacing,
     sparsity,
 )
+from paretune.unpack import unpacked
 
 Record = dict[str, Any]
 
@@ -218,8 +220,9 @@ def read_table(path: Path | str) -> tuple[list[Record], list[int]]:
 
 def _read_text(path: Path) -> str:
     try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.name.lower().endswith(".gz") else data).decode("utf-8-sig")
+        with path.open("rb") as raw, unpacked(path, raw) as lines:
+            data: bytes = lines.read()
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
     except IsADirectoryError:
@@ -228,6 +231,8 @@ def _read_text(path: Path) -> str:
         raise InputError(f"is not UTF-8 text ({error})", file=path) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"is no whole gzip file ({error})", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
 
 
 def _read_jsonl(text: str, path: Path) -> tuple[list[Record], list[int]]:
@@ -238,8 +243,9 @@ def _read_jsonl(text: str, path: Path) -> tuple[list[Record], list[int]]:
             continue
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, lists in lists
             raise InputError(f"is not JSON: {error}", file=path, line=number) from None
+        check_depth(record, path)
         if not isinstance(record, dict):
             raise InputError(f"a JSON object is needed, found {type(record).__name__}", file=path, line=number)
         rows.append(record)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from paretune.errors import InputError, did_you_mean
+from paretune.pretrained import from_pretrained
 from paretune.rewards.encoder import locate_model
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
@@ -58,11 +59,11 @@ def load_backbone(model: str, *, dtype: str = "auto", device: str | None = None)
     precision = choose_dtype(dtype, where)
     quiet_transformers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        causal, info = AutoModelForCausalLM.from_pretrained(
+        tokenizer = from_pretrained(AutoTokenizer, model)
+        causal, info = from_pretrained(
+            AutoModelForCausalLM,
             model,
             dtype=precision,
-            trust_remote_code=False,
             use_safetensors=True,  # the other formats are pickles
             low_cpu_mem_usage=True,
             output_loading_info=True,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from paretune.errors import InputError
-from paretune.files import atomic_folder, installed_version, read_described, write_json, write_text
+from paretune.files import atomic_folder, dump_line, installed_version, read_described, write_json, write_text
 from paretune.policy.adapters import adapter_fingerprint, attach_adapter, check_finite, save_adapter
 from paretune.policy.backbone import choose_dtype, hidden_size, is_base, load_backbone, quiet_transformers, reason
 from paretune.policy.head import FITTED, HeadConfig, SensingHead
@@ -33,6 +33,7 @@ from paretune.policy.several import FOLDER, RULES, attach_parts, read_parts
 from paretune.policy.tokenizer import check_tokenizer, check_vocabulary, tokenizer_fingerprint
 from paretune.policy.trust import check_folder
 from paretune.policy.weights import WeightMap
+from paretune.pretrained import from_pretrained
 from paretune.profile import Objective, check_names, check_profile
 from paretune.rewards.encoder import locate_model
 
@@ -191,7 +192,7 @@ def read_renderer(folder: Path | str) -> tuple[Renderer, Any]:
         renderer = Renderer(tokenizer, objectives, **_renderer_settings(described))
     quiet_transformers()
     try:
-        config = AutoConfig.from_pretrained(locate_model(source), trust_remote_code=False)
+        config = from_pretrained(AutoConfig, locate_model(source))
     except Exception as error:  # transformers and huggingface_hub each raise kinds of their own
         said = error.message if isinstance(error, InputError) else reason(error)
         raise InputError(f"the config of its base model '{source}' cannot be read: {said}", file=folder) from None
@@ -290,7 +291,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        return from_pretrained(AutoTokenizer, str(folder))
     except Exception as error:
         raise InputError(f"its tokenizer cannot be loaded: {reason(error)}", file=folder) from error
 
@@ -361,7 +362,7 @@ def model_card(policy: Policy, metrics: Mapping[str, Any]) -> str:
     lines = [
         "---",
         "library_name: paretune",
-        f"base_model: {policy.base}",
+        f"base_model: {dump_line(policy.base)}",  # which is YAML too, whatever the folder's name
         "tags: [paretune, multi-objective, self-guided-alignment]",
         "---",
         "",

@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 from paretune.data.rows import Messages
 from paretune.errors import InputError, did_you_mean
-from paretune.policy.template import render_template
 from paretune.profile import LEVELS, Objective, Profile, check_profile, level_of
+from paretune.template import render_template
 
 Style = Literal["scores", "levels", "instructions", "ric", "cpo", "weights"]
 STYLES: tuple[Style, ...] = ("scores", "levels", "instructions", "ric", "cpo", "weights")

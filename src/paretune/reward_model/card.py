@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paretune.files import dump_line
+
 if TYPE_CHECKING:
     from paretune.reward_model.model import RewardModel
 
@@ -59,7 +61,7 @@ def model_card(model: RewardModel, metrics: Mapping[str, Any]) -> str:
     lines = [
         "---",
         "library_name: paretune",
-        f"base_model: {model.base}",
+        f"base_model: {dump_line(model.base)}",  # which is YAML too, whatever the folder's name
         "tags: [paretune, multi-objective, reward-model]",
         "---",
         "",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paretune.data.sources import HUB_ID
 from paretune.errors import InputError
+from paretune.pretrained import from_pretrained
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +105,7 @@ def read_tensors(location: str, prefixes: tuple[str, ...]) -> dict[str, torch.Te
 def load_pretrained(auto: Any, location: str, *, allow_remote_code: bool, **options: Any) -> Any:
     """`from_pretrained` that runs no code and no pickle from the model, and tells failures as `InputError`."""
     try:
-        return auto.from_pretrained(location, trust_remote_code=allow_remote_code, **options)
+        return from_pretrained(auto, location, allow_remote_code=allow_remote_code, **options)
     except Exception as error:  # not there, no network, another kind of model, a broken file: transformers raises many
         raise _not_loaded(location, error) from error
 

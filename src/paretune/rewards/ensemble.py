@@ -46,6 +46,7 @@ from paretune.rewards.nested import (
     shared_models,
     split_top,
 )
+from paretune.yaml_text import parse_yaml
 
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("reading", default=())
 """The files that are being read, each a member of the one before."""
@@ -196,13 +197,11 @@ def _checked(spec: EnsembleSpec, what: str) -> EnsembleSpec:
 
 
 def _read_file(path: Path) -> EnsembleSpec:
-    import yaml
-
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such ensemble file", file=path) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, InputError) as error:
         raise InputError(f"is no ensemble in YAML ({' '.join(str(error).split())})", file=path) from None
     _known(data, {"combine", "missing", "members"}, path, "an ensemble")
     missing = data.get("missing", "none")

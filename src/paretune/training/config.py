@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from paretune.errors import InputError, did_you_mean
+from paretune.yaml_text import parse_yaml
 
 WORKING = ("save_every", "keep")
 """Settings of how a training is kept safe, which change nothing of what it makes."""
@@ -156,16 +157,14 @@ def resolve(
 
 
 def _read_yaml(path: Path | str) -> dict[str, Any]:
-    import yaml
-
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such config file", file=path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", file=path) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"is not YAML: {' '.join(str(error).split())}", file=path) from None
+    except InputError as error:
+        raise InputError(error.message, file=path, line=error.line) from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -174,11 +173,9 @@ def _read_yaml(path: Path | str) -> dict[str, Any]:
 
 
 def _parse_scalar(text: str) -> Any:
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)
+    except InputError:
         return text
 
 

@@ -9,7 +9,6 @@ Both hold `paretune.json` (provenance) and `README.md` (how to run it).
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import textwrap
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from paretune.errors import InputError, did_you_mean
-from paretune.files import atomic_folder, check_target_folder, file_digest, read_json, write_json, write_text
+from paretune.files import atomic_folder, check_target_folder, dump_line, file_digest, read_json, write_json, write_text
 from paretune.policy.backbone import decoder_layers
 from paretune.policy.export.merged import merge, save_merged
 from paretune.policy.export.sensor import save_sensor, why_no_sensor
@@ -187,7 +186,7 @@ def _readme(policy: Policy, to: Target, adapter: bool, about: Mapping[str, Any])
     lines = [
         "---",
         "library_name: transformers",
-        f"base_model: {json.dumps(policy.base)}",  # which is YAML too, whatever the folder's name
+        f"base_model: {dump_line(policy.base)}",  # which is YAML too, whatever the folder's name
         "tags: [paretune, multi-objective]",
         "---",
         "",

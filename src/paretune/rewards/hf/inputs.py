@@ -13,6 +13,7 @@ from typing import Any
 from paretune.data.rows import Messages
 from paretune.errors import InputError
 from paretune.rewards.encoder import Encoded
+from paretune.template import render_template
 
 INPUTS = ("chat", "pair", "hh", "beaver", "answer")
 _MARK = "\ue0f0\ue0f1"  # private-use characters: no template transforms them
@@ -78,7 +79,7 @@ class Inputs:
 
     def _render(self, messages: Messages) -> str:
         try:
-            return str(self.tokenizer.apply_chat_template(messages, tokenize=False))
+            return render_template(self.tokenizer, messages, add_generation_prompt=False)
         except Exception as error:  # a template refuses roles or orders by raising its own error
             raise InputError(f"the chat template of '{self.location}' refuses a prompt: {error}") from error
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paretune.errors import InputError, did_you_mean
+from paretune.yaml_text import parse_yaml
 
 MAX_CHARACTERS = 20_000
 FIELDS = ("description", "low", "high")
@@ -149,14 +150,10 @@ def load_rubric(name: str) -> Rubric:
 
 
 def _from_yaml(text: str, path: Path) -> Rubric:
-    import yaml
-
     try:
-        found: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else None
-        raise InputError(f"is not YAML: {getattr(error, 'problem', error)}", file=path, line=line) from None
+        found: Any = parse_yaml(text)
+    except InputError as error:
+        raise InputError(error.message, file=path, line=error.line) from None
     if not isinstance(found, dict):
         raise InputError(f"a rubric is a mapping of {', '.join(FIELDS)}; found {type(found).__name__}", file=path)
     return Rubric(**dict(_fields(found, path)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import gzip
 import hashlib
 import json
@@ -201,6 +202,32 @@ def locked(path: Path, what: str) -> Iterator[None]:
         with suppress(OSError):  # folders made for the lock alone go with it
             for folder in new:
                 folder.rmdir()
+
+
+@contextmanager
+def writing(target: Path, what: str) -> Iterator[None]:
+    """`locked` for the one who makes the file or folder `target`; what killed ones left half-written is removed."""
+    with locked(target.with_name(f".{target.name}.lock"), what):
+        _clear(target)
+        yield
+
+
+def _clear(target: Path) -> None:
+    """Remove unfinished siblings of `target`. One that was being replaced comes back, if nothing took its place."""
+    name = glob.escape(target.name)
+    for half in target.parent.glob(f".{name}.{'[a-z0-9_]' * 8}.part"):
+        if half.is_dir():
+            shutil.rmtree(half, ignore_errors=True)
+        else:
+            half.unlink(missing_ok=True)
+    for old in target.parent.glob(f".{name}.*.old"):
+        process = old.name.removesuffix(".old").rpartition(".")[2]
+        if not process.isdigit() or alive(int(process)):
+            continue
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(old, target)
 
 
 def _lock(path: Path, what: str) -> int:

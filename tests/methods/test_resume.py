@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from killing import content, same
 from paretune.errors import InputError
 from paretune.files import read_json
 from paretune.methods import train
@@ -54,33 +55,6 @@ def go(scored_rows, tiny_llama, tmp_path):
         return out
 
     return run
-
-
-MEASURED = ("seconds", "tokens_per_second", "peak_memory_mib")
-
-
-def timeless(record):
-    if isinstance(record, list):  # the parts of a policy of several adapters
-        return [timeless(each) for each in record]
-    if not isinstance(record, dict):
-        return record
-    return {key: timeless(each) for key, each in record.items() if key not in MEASURED}
-
-
-def content(folder):
-    """All that a folder holds, but for the clock: README.md says the same numbers as metrics.json."""
-    found = {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
-    assert found.pop("README.md")
-    found["metrics.json"] = timeless(json.loads(found["metrics.json"]))
-    found["train.jsonl"] = [timeless(json.loads(line)) for line in found["train.jsonl"].splitlines()]
-    return found
-
-
-def same(one, two):
-    first, second = content(one), content(two)
-    assert first.keys() == second.keys()
-    for name, each in first.items():
-        assert each == second[name], name
 
 
 def after(function, count):
@@ -211,9 +185,21 @@ def test_changed_data_model_and_versions_are_refused(go, broken_off, scored_rows
         go("sft", data=tmp_path / "rows.jsonl")
     with pytest.raises(InputError, match=r"another kind: base.fingerprint was \w+ and is"):
         go("sft", model=str(make_tiny(tmp_path / "model", "llama", seed=1)))
-    monkeypatch.setattr(checkpoint, "versions", lambda: {"torch": "1.0"})
-    with pytest.raises(InputError, match=r"another kind: versions.*torch was 2"):
+    monkeypatch.setattr("paretune.training.provenance.versions", lambda: {"torch": "1.0"})
+    with pytest.raises(InputError, match=r"by other code: versions.*torch was 2.*Pass --force to go on"):
         go("sft")
+    with pytest.raises(InputError, match=r"another kind: settings.lr .*Pass --restart"):
+        go("sft", "policy", "lr=0.01", force=True)
+
+
+def test_another_source_is_refused_and_force_goes_on(go, broken_off, monkeypatch):
+    monkeypatch.setattr("paretune.training.provenance.source_digest", lambda: "0" * 16)
+    with pytest.raises(InputError, match=r"by other code: versions.source was \w{16} and is 0{16}\. Pass --force"):
+        go("sft")
+    notes = []
+    policy = go("sft", force=True, note=notes.append)
+    assert notes[0].startswith("going on by other code, as --force says: versions.source was")
+    assert "continuing from step 2 of" in notes[1] and (policy / "policy.json").exists()
 
 
 def test_the_data_may_lie_elsewhere_and_checkpoints_may_come_at_other_steps(go, broken_off, scored_rows, tmp_path):

@@ -13,7 +13,8 @@ import torch
 
 from paretune.errors import InputError
 from paretune.training import Checkpoints, checkpoint
-from paretune.training.checkpoint import State, differences
+from paretune.training.checkpoint import State
+from paretune.training.provenance import check_same, differences, source_digest
 
 WHAT = {"method": "sft", "settings": {"lr": 0.1, "head": {"width": 8}}, "rows": "a" * 64, "versions": {"torch": "2"}}
 
@@ -156,6 +157,27 @@ def test_differences_in_words():
     ]
     assert differences({"a": "x" * 64, "b": [1]}, {"a": "y" * 64, "b": [2]}) == ["a is another", "b is another"]
     assert differences(WHAT, json.loads(json.dumps(WHAT))) == []
+
+
+def test_other_code_is_told_from_another_training(tmp_path):
+    notes: list[str] = []
+    other = {**WHAT, "versions": {"torch": "3"}}
+
+    def same(now, force):
+        before = {"format": 1, **WHAT}
+        return check_same(before, now, place=tmp_path, what="a run", force=force, note=notes.append)
+
+    assert same(WHAT, False) and same(WHAT, True) and notes == []
+    with pytest.raises(InputError, match=r"holds a run by other code: versions\.torch was 2 and is 3\. Pass --force"):
+        same(other, False)
+    assert not same(other, True) and "versions.torch was 2 and is 3" in notes[0]
+    for force in (False, True):
+        with pytest.raises(InputError, match=r"another kind: method was sft and is dpo, versions\.torch was 2"):
+            same({**other, "method": "dpo"}, force)
+
+
+def test_the_source_has_one_digest():
+    assert re.fullmatch("[0-9a-f]{16}", source_digest()) and source_digest() == source_digest()
 
 
 def test_a_full_disk_is_told_and_leaves_the_last_one(make, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import typer
 
 from paretune.cli.options import (
     BatchSize,
+    Force,
     Json,
     MaxNewTokens,
     Overwrite,
@@ -74,6 +75,7 @@ def improve(
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard what an interrupted run left, and begin anew.")
     ] = False,
+    force: Force = False,
     report_to: ReportTo = None,
     as_json: Json = False,
 ) -> None:
@@ -106,6 +108,7 @@ def improve(
         skip_bad_rows=skip_bad_rows,
         overwrite=overwrite,
         restart=restart,
+        force=force,
         report_to=tuple(report_to or ()),
         progress=bars(),
         note=lambda text: complain(text, word=""),

@@ -12,6 +12,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output 
 Restart = Annotated[
     bool, typer.Option("--restart", help="Discard the checkpoints of a training that was killed, and begin anew.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Go on with what a run by other code or package versions left.")]
 ReportTo = Annotated[
     list[str] | None,
     typer.Option(

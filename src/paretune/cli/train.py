@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paretune.cli.options import Json, Overwrite, ReportTo, Restart, SkipBadRows
+from paretune.cli.options import Force, Json, Overwrite, ReportTo, Restart, SkipBadRows
 from paretune.cli.output import complain, emit, say, table
 from paretune.cli.progress import bars
 
@@ -38,6 +38,7 @@ def train(
     skip_bad_rows: SkipBadRows = False,
     overwrite: Overwrite = False,
     restart: Restart = False,
+    force: Force = False,
     report_to: ReportTo = None,
     as_json: Json = False,
 ) -> None:
@@ -59,6 +60,7 @@ def train(
         objectives=tuple(objective or ()),
         overwrite=overwrite,
         restart=restart,
+        force=force,
         report_to=tuple(report_to or ()),
         skip_bad_rows=skip_bad_rows,
         strict=strict,

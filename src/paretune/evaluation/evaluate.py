@@ -24,7 +24,7 @@ from paretune.evaluation.output import command, versions, write
 from paretune.evaluation.plan import make_plan
 from paretune.evaluation.result import Evaluated, Settings
 from paretune.evaluation.run import Run
-from paretune.files import check_target_folder, locked
+from paretune.files import check_target_folder, writing
 from paretune.profile import Objective
 from paretune.progress import NO_PROGRESS, Progress
 
@@ -106,7 +106,7 @@ def evaluate(
     target = check_target_folder(out, overwrite=overwrite)
     begun = header(named, rows, max_new_tokens=max_new_tokens, seed=seed, versions=versions())
     with (
-        locked(target.with_name(f".{target.name}.lock"), f"evaluating into {out}"),
+        writing(target, f"evaluating into {out}"),
         closing(Journal(target, begun, discard=overwrite)) as journal,
     ):
         run = Run(data, rows, settings, plan, progress or NO_PROGRESS, Bootstrap(bootstrap, seed), journal)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paretune.errors import InputError
-from paretune.files import alive, check_target_folder, locked
+from paretune.files import alive, check_target_folder, writing
 from paretune.methods.base import Method
 from paretune.methods.prepare import Prepared, encode_split, prepare, renderer_settings
 from paretune.methods.registry import get_method
@@ -55,6 +55,7 @@ def train(
     objectives: Sequence[str] = (),
     overwrite: bool = False,
     restart: bool = False,
+    force: bool = False,
     skip_bad_rows: bool = False,
     strict: bool = False,
     seed: int | None = None,
@@ -72,8 +73,9 @@ def train(
     while another process trains into the same folder.
 
     A training that was killed goes on from its last checkpoint when it is called again in the same way, and ends in the
-    same policy; called in another way it raises `InputError`, unless `restart` discards what there is. `note` is told
-    in words what a person should know on the way.
+    same policy; called in another way it raises `InputError`, unless `restart` discards what there is or,
+    where it is the code alone that differs, `force` goes on. `note` is told in words what a person should know on the
+    way.
 
     `report_to` names trackers that every logged number is passed to (see `paretune.tracking`).
     """
@@ -96,7 +98,7 @@ def train(
         _check_same(before, cfg, start)
     # a local one by its absolute path, so that the policy finds it from any folder
     model = locate_model(model) if model is not None else None
-    with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
+    with writing(out, f"training into {out}"):
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
         fitted = before.objectives if before is not None else ()
         prepared = prepare(how, cfg, data, objectives, skip_bad_rows=skip_bad_rows, strict=strict, fitted=fitted)
@@ -106,6 +108,7 @@ def train(
             start,
             overwrite=overwrite,
             restart=restart,
+            force=force,
             strict=strict,
             trackers=trackers,
             progress=progress,
@@ -120,6 +123,7 @@ def train_on(
     *,
     start: Path,
     settings: Sequence[str] = (),
+    force: bool = False,
     follow: Follow | None = None,
     progress: Progress = NO_PROGRESS,
     note: Callable[[str], None] | None = None,
@@ -132,8 +136,9 @@ def train_on(
     how = get_method(method)
     before = _start(start, how, ())
     cfg = settings_after(before, settings, start)
-    with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"):
-        return _into(out, (how, cfg, prepared, None, before), start, follow=follow, progress=progress, note=note)
+    with writing(out, f"training into {out}"):
+        job = (how, cfg, prepared, None, before)
+        return _into(out, job, start, force=force, follow=follow, progress=progress, note=note)
 
 
 def settings_after(before: Policy, settings: Sequence[str], start: Path) -> TrainConfig:
@@ -151,6 +156,7 @@ def _into(
     *,
     overwrite: bool = False,
     restart: bool = False,
+    force: bool = False,
     strict: bool = False,
     trackers: Sequence[str] = (),
     follow: Follow | None = None,
@@ -164,7 +170,7 @@ def _into(
             how, cfg, prepared, *_ = job
             rows = [*prepared.split.train, *prepared.split.validation, *prepared.split.test]
             what = identity(how.name, cfg, rows, prepared.objectives, setup.causal, start)
-            kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, note=note)
+            kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, force=force, note=note)
             setup.checkpoints = kept
             told = _told(setup)
             with kept.until_saved(), reporting(trackers, out, kept.root / STATE, told, note) as report:

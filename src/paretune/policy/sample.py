@@ -23,7 +23,7 @@ from paretune.data import ReadReport, check_rows_target, read_rows, stored_objec
 from paretune.data.rows import Completion, Messages, Row, prompt_key
 from paretune.data.write import keep_objectives
 from paretune.errors import InputError, check_whole
-from paretune.files import dump_line, locked
+from paretune.files import dump_line, writing
 from paretune.policy.backbone import context_length, load_backbone
 from paretune.policy.engine import Sampling, by_length, decode, prefill, row_seed
 from paretune.policy.renderer import Renderer
@@ -98,8 +98,7 @@ def sample(
     settings = {"journal": 2, "model": str(model), "n": n, "instructions": instructions, "seed": seed, "dtype": dtype}
     settings |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     settings |= {"prompts": [[row.id, prompt_key(row.prompt)] for row in rows]}
-    lock = out.with_name(f".{out.name}.lock")
-    with locked(lock, f"sampling into {out}"), closing(Journal(out, settings)) as journal:
+    with writing(out, f"sampling into {out}"), closing(Journal(out, settings)) as journal:
         journal.load()  # one of other settings is told before the model is loaded
         causal, tokenizer = load_backbone(model, dtype=dtype)
         renderer = Renderer(tokenizer, [])

@@ -16,7 +16,7 @@ from paretune.data import Row, prompt_key, read_rows, split_rows
 from paretune.data.read import ReadReport
 from paretune.data.split import Split
 from paretune.errors import InputError
-from paretune.files import check_target_folder, file_digest, locked
+from paretune.files import check_target_folder, file_digest, writing
 from paretune.policy.backbone import context_length, fingerprint, hidden_size, load_backbone
 from paretune.policy.folder import versions
 from paretune.policy.renderer import Renderer
@@ -68,6 +68,7 @@ def train_reward_model(
     settings: Sequence[str] = (),
     overwrite: bool = False,
     restart: bool = False,
+    force: bool = False,
     skip_bad_rows: bool = False,
     seed: int | None = None,
     report_to: str | Sequence[str] = (),
@@ -82,7 +83,8 @@ def train_reward_model(
     can mend, and writes nothing then; also while another process trains into the same folder.
 
     A training that was killed goes on from its last checkpoint when it is called again in the same way, as
-    `paretune.train` does; `restart` discards it. `note` is told in words what a person should know on the way.
+    `paretune.train` does; `restart` discards it, `force` goes on though other code wrote it. `note` is told in words
+    what a person should know on the way.
 
     `report_to` names trackers that every logged number is passed to (see `paretune.tracking`).
     """
@@ -92,12 +94,12 @@ def train_reward_model(
     chosen = [*settings, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     cfg = resolve(RewardConfig, file=config, settings=chosen)
     model = locate_model(model)  # a local one by its absolute path, so that the folder finds it from anywhere
-    with locked(out.with_name(f".{out.name}.lock"), f"training into {out}"), TemporaryDirectory() as scratch:
+    with writing(out, f"training into {out}"), TemporaryDirectory() as scratch:
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
         prepared = _prepare(data, cfg, objectives, skip_bad_rows=skip_bad_rows)
         causal, tokenizer = load_backbone(model, dtype=cfg.dtype)
         what = identity("reward model", cfg, prepared.everything, prepared.supervision.objectives, causal)
-        kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, note=note)
+        kept = Checkpoints(out, what, every=cfg.save_every, keep=cfg.keep, restart=restart, force=force, note=note)
         with (
             kept.until_saved(),
             reporting(trackers, out, kept.root / STATE, _told(prepared, model), note) as report,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +27,11 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from paretune.data.rows import Row, rows_digest
 from paretune.errors import InputError
 from paretune.files import atomic_folder, dump_line, file_digest, read_described, read_json, write_json
-from paretune.policy.backbone import fingerprint, reason
-from paretune.policy.folder import disk_errors, versions
-from paretune.profile import Objective
-from paretune.training.config import TrainConfig
+from paretune.policy.backbone import reason
+from paretune.policy.folder import disk_errors
+from paretune.training.provenance import check_same
 
 FORMAT = 1
 HEADER, MANIFEST, TENSORS, NUMBERS, RECORDS = (
@@ -61,48 +59,6 @@ class State:
     steps: int = 0
 
 
-def identity(
-    method: str,
-    config: TrainConfig,
-    rows: Sequence[Row],
-    objectives: Sequence[Objective],
-    causal: Any,
-    start: Path | str | None = None,
-) -> dict[str, Any]:
-    """What a training is of, in JSON's types: two whose identities are equal make the same model, step by step.
-
-    `start` is the policy folder whose training goes on.
-    """
-    folder = Path(start) if start is not None else None
-    weights = sorted(folder.rglob("*.safetensors")) if folder is not None else []
-    what = {
-        "method": method,
-        "settings": config.to_dict(),
-        "rows": rows_digest(rows),
-        "objectives": {each.name: each.to_dict() for each in objectives},
-        "base": {"fingerprint": fingerprint(causal), "dtype": str(causal.dtype)},
-        "start": {str(each.relative_to(folder)): file_digest(each) for each in weights} if folder is not None else {},
-        "versions": versions(),
-    }
-    plain: dict[str, Any] = json.loads(dump_line(what))
-    return plain
-
-
-def differences(before: Any, now: Any, name: str = "") -> list[str]:
-    """In words, each value that is not what it was: "settings.lr was 0.001 and is 0.01"."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        keys = [*before, *(key for key in now if key not in before)]
-        return [
-            each
-            for key in keys
-            for each in differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
-        ]
-    if before == now:
-        return []
-    long = any(isinstance(each, (list, dict)) or len(str(each)) > 40 for each in (before, now))
-    return [f"{name} is another" if long else f"{name} was {before} and is {now}"]
-
-
 class Checkpoints:
     """The checkpoints of one training, or of one part of it."""
 
@@ -114,12 +70,14 @@ class Checkpoints:
         every: int = 50,
         keep: int = 1,
         restart: bool = False,
+        force: bool = False,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """Those of the training into `out`: none yet, or those that an earlier run left. One process at a time.
 
         `every` steps one is due (0: at the end of every epoch), `keep` are kept. `note` is told in words what a person
-        should know on the way. Raises `InputError` where what lies there is of another training; `restart` discards it.
+        should know on the way. Raises `InputError` where what lies there is of another training; `restart` discards it,
+        and `force` goes on where it is only other code that wrote it.
         """
         self.root = self.folder = out.with_name(f".{out.name}.checkpoints")
         self.identity, self.every, self.keep = identity, every, keep
@@ -127,9 +85,9 @@ class Checkpoints:
         if restart:
             self.discard()
         elif self.root.exists():
-            self._check()
+            self._check(force)
 
-    def _check(self) -> None:
+    def _check(self, force: bool) -> None:
         for half in self.root.glob("**/.*.part"):  # what a killed run was writing
             shutil.rmtree(half, ignore_errors=True)
         if not any(self._all()):
@@ -139,14 +97,13 @@ class Checkpoints:
             before = read_described(self.root / HEADER, FORMAT)
         except InputError as error:
             raise InputError(f"{error.message}; pass --restart to discard these checkpoints", file=error.file) from None
-        found = differences({key: value for key, value in before.items() if key != "format"}, self.identity)
-        if found:
-            told = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-            raise InputError(
-                f"holds an unfinished training of another kind: {told}. Pass --restart to discard it and begin anew, "
-                "choose another output, or have all as it was to go on",
-                file=self.root,
-            )
+        if not check_same(
+            before, self.identity, place=self.root, what="an unfinished training", force=force, note=self.note
+        ):
+            self._describe()  # what follows is made by the present code
+
+    def _describe(self) -> None:
+        write_json(self.root / HEADER, {"format": FORMAT, **self.identity})
 
     def part(self, name: str) -> Checkpoints:
         """The checkpoints of one of several trainings that follow each other; an empty name is the whole."""
@@ -166,7 +123,7 @@ class Checkpoints:
         target = self.folder / f"step-{state.step:06d}"
         try:
             if not (self.root / HEADER).exists():
-                write_json(self.root / HEADER, {"format": FORMAT, **self.identity})
+                self._describe()
             shutil.rmtree(target, ignore_errors=True)  # there only if it was broken
             _check_space(state, self.root)
             with disk_errors(target), atomic_folder(target) as work:

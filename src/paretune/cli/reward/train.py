@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paretune.cli.options import Json, Overwrite, ReportTo, Restart, SkipBadRows
+from paretune.cli.options import Force, Json, Overwrite, ReportTo, Restart, SkipBadRows
 from paretune.cli.output import complain, emit, say, table
 from paretune.cli.progress import bars
 
@@ -47,6 +47,7 @@ def train(
     skip_bad_rows: SkipBadRows = False,
     overwrite: Overwrite = False,
     restart: Restart = False,
+    force: Force = False,
     report_to: ReportTo = None,
     as_json: Json = False,
 ) -> None:
@@ -68,6 +69,7 @@ def train(
         settings=tuple(settings or ()),
         overwrite=overwrite,
         restart=restart,
+        force=force,
         report_to=tuple(report_to or ()),
         skip_bad_rows=skip_bad_rows,
         seed=seed,

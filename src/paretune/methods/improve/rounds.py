@@ -46,11 +46,12 @@ class Rounds:
         work: Work,
         *,
         report: Report,
+        force: bool = False,
         progress: Progress,
         note: Callable[[str], None],
     ) -> None:
         self.source, self.options, self.work, self.report = source, options, work, report
-        self.progress, self.note = progress, note
+        self.force, self.progress, self.note = force, progress, note
         self.current = source.folder
         self.validated = work.part("start") / VALIDATED
         self.known: Pool = {}
@@ -192,6 +193,7 @@ class Rounds:
             folder / POLICY,
             start=self.current,
             settings=self.options.settings,
+            force=self.force,
             follow=partial(self.report.record, part=folder.name),
             progress=self.progress,
             note=self.note,

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from paretune.data.rows import rows_digest
-from paretune.files import check_target_folder, dump_line, file_digest, locked
+from paretune.files import check_target_folder, dump_line, file_digest, writing
 from paretune.methods.improve.keep import Keep
 from paretune.methods.improve.options import ImproveOptions
 from paretune.methods.improve.publish import last_sentence, publish, round_sentence
 from paretune.methods.improve.rounds import SCORED, Rounds
 from paretune.methods.improve.source import Source, load_source
 from paretune.methods.improve.work import Work
-from paretune.policy.folder import versions
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.tracking import STATE, check_trackers, reporting
+from paretune.training.provenance import CODE, code
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def improve(
     skip_bad_rows: bool = False,
     overwrite: bool = False,
     restart: bool = False,
+    force: bool = False,
     report_to: str | Sequence[str] = (),
     progress: Progress = NO_PROGRESS,
     note: Callable[[str], None] | None = None,
@@ -74,7 +75,8 @@ def improve(
     Where none is kept, `out` is the policy as it was, with the account of what was tried.
 
     An interrupted call goes on where it stopped when it is repeated, and ends in the same policy; `restart` discards
-    what there is. `note` is told in words what a person should know on the way.
+    what there is, `force` goes on though other code wrote it. `note` is told in words what a person should know on the
+    way.
 
     `report_to` names trackers that the numbers of every round are passed to (see `paretune.tracking`): one run for all.
 
@@ -105,12 +107,12 @@ def improve(
     trackers = check_trackers(report_to)
     source = load_source(policy, data, options, skip_bad_rows=skip_bad_rows)
     tell = note or (lambda text: None)
-    with locked(target.with_name(f".{target.name}.lock"), f"improving into {out}"):
+    with writing(target, f"improving into {out}"):
         check_target_folder(out, overwrite=overwrite)  # another run may have ended between the check and the lock
-        work = Work(target, _identity(source, options), restart=restart, note=tell)
+        work = Work(target, _identity(source, options), restart=restart, force=force, note=tell)
         told = {"method": "improve", "policy": str(policy), "data": str(data), "settings": options.to_dict()}
         with work.kept(), reporting(trackers, target, work.folder / STATE, told, note) as report:
-            steps = Rounds(source, options, work, report=report, progress=progress, note=tell)
+            steps = Rounds(source, options, work, report=report, force=force, progress=progress, note=tell)
             account = _account(steps, tell, str(policy), str(data))
             samples = {
                 f"round-{each['round']}": work.part(f"round-{each['round']}") / SCORED for each in account["rounds"]
@@ -163,7 +165,7 @@ def _identity(source: Source, options: ImproveOptions) -> dict[str, Any]:
         "policy": {str(each.relative_to(source.folder)): file_digest(each) for each in files},
         "rows": rows_digest([*source.split.train, *source.split.validation, *source.split.test]),
         "options": options.to_dict(),
-        "versions": versions(),
+        CODE: code(),
     }
     plain: dict[str, Any] = json.loads(dump_line(what))
     return plain

@@ -29,7 +29,7 @@ from typing import Any
 from paretune.errors import InputError
 from paretune.files import read_described, write_json
 from paretune.tracking import STATE
-from paretune.training.checkpoint import differences
+from paretune.training.provenance import check_same
 
 FORMAT = 1
 HEADER = "improve.json"
@@ -39,28 +39,34 @@ GOES_ON = "the same command goes on from there"
 class Work:
     """The work folder of the rounds into `out`: a new one, or the one that an earlier run left."""
 
-    def __init__(self, out: Path, identity: Mapping[str, Any], *, restart: bool, note: Callable[[str], None]) -> None:
-        """Raises `InputError` where what lies there is of another call; `restart` discards it."""
+    def __init__(
+        self,
+        out: Path,
+        identity: Mapping[str, Any],
+        *,
+        restart: bool,
+        force: bool = False,
+        note: Callable[[str], None],
+    ) -> None:
+        """Raises `InputError` where what lies there is of another call; `restart` discards it, and `force` goes on
+        where it is only other code that wrote it."""
         self.folder = out.with_name(f".{out.name}.improve")
         self.note = note
         if restart:
             self.remove()
         header = self.folder / HEADER
         if header.exists():
-            self._check(read_described(header, FORMAT), identity)
+            self._check(read_described(header, FORMAT), identity, force)
         else:
             self.remove()  # a folder without a header holds nothing yet
-            write_json(header, {"format": FORMAT, **identity})
+            self._describe(identity)
 
-    def _check(self, before: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-        found = differences({key: value for key, value in before.items() if key != "format"}, identity)
-        if found:
-            told = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-            raise InputError(
-                f"holds unfinished rounds of another kind: {told}. Pass --restart to discard them and begin anew, "
-                "choose another output, or have all as it was to go on",
-                file=self.folder,
-            )
+    def _describe(self, identity: Mapping[str, Any]) -> None:
+        write_json(self.folder / HEADER, {"format": FORMAT, **identity})
+
+    def _check(self, before: Mapping[str, Any], now: Mapping[str, Any], force: bool) -> None:
+        if not check_same(before, now, place=self.folder, what="unfinished rounds", force=force, note=self.note):
+            self._describe(now)
         if self._anything():
             self.note(f"continuing the rounds in {self.folder.name}")
 

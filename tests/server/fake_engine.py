@@ -39,6 +39,7 @@ class FakeEngine:
         self.words, self.pace = words, pace
         self.busy = self.dead = False
         self.retry_after = 7
+        self.queue = 64
         self.refuses: Exception | None = None
         self.fails: Exception | None = None
         self.fails_after = 0
@@ -109,7 +110,7 @@ class FakeEngine:
         if self.dead:
             raise RuntimeError("the engine's thread died")
         running = sum(not ticket.over.is_set() for ticket in self.tickets)
-        return Load(running, 0, 16, 64)
+        return Load(running, 0, 16, self.queue)
 
     def drain(self, seconds: float) -> bool:
         self.stopping.set()

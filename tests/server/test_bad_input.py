@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from paretune.errors import InputError
 from paretune.server import schema
 from server.conftest import Running, chat_body, soon
+from server.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"
 
@@ -169,6 +171,7 @@ def test_unknown_routes_and_methods(tea: Running) -> None:
         status, headers, data = tea.ask(method, CHAT)
         assert error_of((status, json.loads(data)), 405)["code"] == "method_not_allowed"
         assert headers["allow"] == "POST"
+    assert tea.ask("POST", "/health", {})[1]["allow"] == "GET, HEAD"
     status, _, _ = tea.ask("GET", "/v1/models/%2e%2e/%2e%2e/etc/passwd")
     assert status == 404
 
@@ -195,6 +198,31 @@ def test_a_full_queue_says_when_to_come_back(start: Callable[..., Running]) -> N
         error = error_of((status, json.loads(data)), 429)
         assert headers["retry-after"] == "7" and error["type"] == "rate_limit_error"
     assert "paretune_rejected_total 2.0" in tea.ask("GET", "/metrics")[2].decode()
+
+
+def test_more_prompts_than_may_wait_are_refused_for_good(start: Callable[..., Running]) -> None:
+    engine = FakeEngine()
+    engine.queue = 3
+    tea = start(engine)
+    body = {"model": "tea", "prompt": ["Tea"] * 4}
+    error = error_of(tea.post("/v1/completions", body), 400)
+    assert error["param"] == "prompt" and error["code"] == "limit_exceeded"
+    assert "3 prompts" in error["message"] and "found 4" in error["message"] and not engine.tickets
+    assert tea.post("/v1/completions", body | {"prompt": ["Tea"] * 3})[0] == 200
+
+
+def test_a_body_that_is_slow_to_read_holds_up_nobody(start: Callable[..., Running]) -> None:
+    tea = start()
+    slow = b'{"a":[' + b"[]," * 700_000 + b"[]]}"
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(tea.post, "/v1/chat/completions", slow)
+        answers = 0
+        while not refused.done():
+            assert tea.ask("GET", "/health")[0] == 200
+            answers += 1
+    assert refused.result()[0] == 400 and answers > 3
+    many = chat_body(messages=[{"role": "user", "content": "a"}] * 100_000)
+    assert error_of(tea.post(CHAT, many), 400)["param"] == "messages"
 
 
 def test_our_own_fault_is_told_without_what_is_inside(tea: Running, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,7 +50,13 @@ def test_keys_come_from_three_places(tmp_path: Path) -> None:
     assert read_keys(["third"], file, "fourth, fifth,") == tuple(
         map(digest, ("third", "fourth", "fifth", "first", "second"))
     )
-    assert read_keys([], None, "") == ()
+    assert read_keys([], None, None) == ()
+
+
+@pytest.mark.parametrize("blank", ["", " ", ",", " , ,"])
+def test_a_variable_that_is_set_and_holds_no_key_is_no_open_server(blank: str) -> None:
+    with pytest.raises(InputError, match="PARETUNE_API_KEYS is set and holds no key"):
+        read_keys(["one"], None, blank)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "naïve", "tab\tkey", "new\nline"])

@@ -16,7 +16,7 @@ from paretune.errors import InputError
 from paretune.server import schema
 from paretune.server.limits import ServerLimits
 from paretune.server.served import Served, read_front
-from paretune.server.state import SENSES_WAITING
+from paretune.server.state import LONG, SENSES_WAITING
 from server.conftest import SERVED, Running, soon
 from server.fake_engine import FakeEngine
 
@@ -55,6 +55,43 @@ def test_objectives_tell_what_can_be_asked_for(start: Callable[..., Running]) ->
         "phrases": [],
         "mean": 0.5,
     }
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/openapi.json", "/v1/models", "/v1/models/tea"])
+def test_head_is_answered_as_get_is_without_a_body(tea: Running, path: str) -> None:
+    status, headers, data = tea.ask("GET", path)
+    found, told, nothing = tea.ask("HEAD", path)
+    assert status == found == 200 and data and nothing == b""
+    same = ("content-type",) if path == "/metrics" else ("content-type", "content-length")  # its counters move
+    assert [told[each] for each in same] == [headers[each] for each in same]
+
+
+def test_head_says_what_get_would_say(start: Callable[..., Running]) -> None:
+    tea = start(keys=("sesame",))
+    assert tea.ask("HEAD", "/health")[0] == 200 and tea.ask("HEAD", "/v1/models")[0] == 401
+    tea.engine.dead = True
+    assert tea.ask("HEAD", "/health")[0] == 503
+    assert tea.ask("HEAD", "/v1/chat/completions", authorization="Bearer sesame")[0] == 405
+    told = tea.ask("GET", "/metrics", authorization="Bearer sesame")[2].decode()
+    assert 'paretune_requests_total{method="HEAD",route="/health",status="503"} 1.0' in told
+
+
+def test_long_prompts_wait_for_each_other_and_short_ones_for_none(start: Callable[..., Running]) -> None:
+    engine, entered, gate = FakeEngine(), threading.Event(), threading.Event()
+
+    def slow(ask: Any) -> None:
+        if len(ask.messages[0]["content"]) >= LONG:
+            entered.set()
+            assert gate.wait(20)
+
+    engine.on_submit = slow
+    tea = start(engine)
+    with ThreadPoolExecutor(6) as pool:
+        long = [pool.submit(tea.chat, "a" * LONG) for _ in range(6)]
+        assert entered.wait(20) and soon(lambda: len(tea.server.server_state.connections) == 6)
+        assert tea.chat("Hi")[0] == 200 and len(engine.tickets) == 1
+        gate.set()
+        assert [each.result()[0] for each in long] == [200] * 6
 
 
 def test_paths_on_this_machine_are_not_told() -> None:

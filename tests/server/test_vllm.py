@@ -10,6 +10,7 @@ import threading
 import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from paretune.server.request import Ask, Begun, Busy, Ended, Event, Failed, Toke
 from paretune.server.vllm import VLLMEngine
 from paretune.server.vllm_parts import final_norm, start_vllm
 from paretune.training import TrainConfig, add_adapter
+from server.conftest import soon
 from several_adapters import several
 
 DEEP = HeadConfig(width=8, depth=1, readout="mean", layer=0.5)
@@ -414,6 +416,28 @@ def test_what_can_be_seen_to_be_wrong_is_refused(start: Callable[..., VLLMEngine
             engine.submit(ask, lambda event: None)
     with pytest.raises(InputError, match="3 adapters, which vLLM cannot blend"):
         VLLMEngine(several(tiny_llama)[0], EngineLimits(), FakeVLLM)
+
+
+def test_who_senses_while_it_closes_is_told(start: Callable[..., VLLMEngine]) -> None:
+    engine = start()
+    engine._llm.slow = 30.0  # longer than anybody waits here
+    with ThreadPoolExecutor(1) as pool:
+        sensing = pool.submit(engine.sense, [user("Hi")], {})
+        assert soon(lambda: bool(engine._llm.seen))
+        engine.close()
+        with pytest.raises(Busy, match="stopping"):
+            sensing.result(20)
+    with pytest.raises(Busy, match="stopping"):
+        engine.sense([user("Hi")], {})
+
+
+def test_a_drain_waits_for_who_senses(start: Callable[..., VLLMEngine]) -> None:
+    engine = start()
+    engine._llm.slow = 0.3
+    with ThreadPoolExecutor(1) as pool:
+        sensing = pool.submit(engine.sense, [user("Hi")], {})
+        assert soon(lambda: bool(engine._llm.seen))
+        assert engine.drain(30) and len(sensing.result(20)) == 1
 
 
 def test_no_file_of_states_is_left(start: Callable[..., VLLMEngine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,8 @@ def create_app(
     limits = limits or ServerLimits()
     guard = Guard(tuple(keys), tuple(hosts) if hosts is not None else None)
     metrics = Metrics(engine)
-    state = State(engine, Rules(served, limits, temperature), metrics, Obtained.of(served.objectives))
+    rules = Rules(served, limits, temperature, engine.load().queue)
+    state = State(engine, rules, metrics, Obtained.of(served.objectives))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

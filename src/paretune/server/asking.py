@@ -27,11 +27,13 @@ GREEDY = 1e-6
 
 @dataclass(frozen=True)
 class Rules:
-    """What bodies are held against. `temperature` is that of a request that names none."""
+    """What bodies are held against. `temperature` is that of a request that names none. `queue`: requests that may wait
+    in the engine, where each prompt is one."""
 
     served: Served
     limits: ServerLimits
     temperature: float = 1.0
+    queue: int | None = None
 
 
 def check_model(name: str, served: Served) -> None:
@@ -104,6 +106,9 @@ def completion_asks(body: CompletionBody, rules: Rules) -> list[Ask]:
     """A completion body as an ask a prompt."""
     if len(body.prompt) > rules.limits.prompts:
         raise _beyond("prompt", f"a request may have {rules.limits.prompts:,} prompts, found {len(body.prompt):,}")
+    if rules.queue is not None and len(body.prompt) > rules.queue:  # it would be told to come back for ever
+        message = f"a request may have {rules.queue:,} prompts, the length of this server's queue; found"
+        raise _beyond("prompt", f"{message} {len(body.prompt):,}")
     for number, text in enumerate(body.prompt):
         if not text:
             raise ApiError(400, "the prompt is empty", param=f"prompt[{number}]", code="invalid_value")

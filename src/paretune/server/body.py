@@ -21,6 +21,8 @@ from paretune.server.limits import ServerLimits
 
 DEPTH = 64
 """Objects and lists within each other."""
+AT_ONCE = 1 << 16
+"""Bytes that are read in the loop itself; a larger body is made to be slow by some, and is read in a thread."""
 THROWN_AWAY = 16
 """A body of up to so many times the limit is read to its end, so that the client gets to read why it was refused."""
 
@@ -35,7 +37,8 @@ async def read_json(request: Request, limits: ServerLimits) -> dict[str, Any]:
     if kind != "application/json":
         found = f"found '{kind:.80}'" if kind else "there is none"
         raise ApiError(415, f"the body must be JSON with content-type application/json; {found}", code="content_type")
-    return parse(await read(request, limits))
+    data = await read(request, limits)
+    return parse(data) if len(data) <= AT_ONCE else await asyncio.to_thread(parse, data)
 
 
 async def read(request: Request, limits: ServerLimits) -> bytes:

@@ -96,6 +96,9 @@ def _unknown(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 404:
         return ApiError(404, f"no route {request.method} {request.url.path}", code="unknown_url")
     if error.status_code == 405:
+        if "Allow" in headers:
+            takes = [each.strip() for each in headers["Allow"].split(",")]
+            headers["Allow"] = ", ".join(sorted({*takes, "HEAD"} if "GET" in takes else takes))
         allowed = f"; it takes {headers['Allow']}" if "Allow" in headers else ""
         message = f"{request.url.path} does not take {request.method}{allowed}"
         return ApiError(405, message, code="method_not_allowed", headers=headers)

@@ -38,10 +38,14 @@ def digest(key: str) -> bytes:
 
 def read_keys(given: Iterable[str], file: Path | None = None, environment: str | None = None) -> tuple[bytes, ...]:
     """Digests of all keys: those given, a file's (one a line, `#` begins a comment), an environment variable's (with
-    commas between them). Raises `InputError`, which never shows a key."""
+    commas between them). Raises `InputError`, which never shows a key; also for a place that is named and holds none:
+    whoever names one does not mean an open server."""
     keys = [("an API key", key) for key in given]
     if environment is not None:
-        keys += [("PARETUNE_API_KEYS", key.strip()) for key in environment.split(",") if key.strip()]
+        parts = [key.strip() for key in environment.split(",") if key.strip()]
+        if not parts:
+            raise InputError("PARETUNE_API_KEYS is set and holds no key; unset it, or give keys with commas between")
+        keys += [("PARETUNE_API_KEYS", key) for key in parts]
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
@@ -141,6 +145,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         status, started, start = 500, False, time.monotonic()
+        # HEAD is answered wherever GET is; the protocol, which keeps the scope of its own, leaves the body out
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def sending(message: Message) -> None:
             nonlocal status, started
@@ -151,17 +157,17 @@ class Gate:
         try:
             try:
                 self._guard.check(scope["method"], scope["path"], Headers(scope=scope))
-                await self._app(scope, receive, sending)
+                await self._app(inner, receive, sending)
             except Exception as error:
                 if started:  # a half answer: the connection is cut, so that nobody takes it for a whole one
                     raise
                 # answered here, not outside: there the connection would be cut after the answer
                 await told(error).response()(scope, receive, sending)
         finally:
-            self._told(scope, status, time.monotonic() - start)
+            self._told(scope, getattr(inner.get("route"), "path", "other"), status, time.monotonic() - start)
 
-    def _told(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "other")  # never the path itself: anybody makes these up
+    def _told(self, scope: Scope, route: str, status: int, seconds: float) -> None:
+        """Count and log; `route` is never the path itself: anybody makes these up."""
         method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
         self._metrics.requests.labels(route, method, str(status)).inc()
         self._metrics.whole.labels(route).observe(seconds)

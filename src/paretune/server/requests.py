@@ -17,6 +17,8 @@ from paretune.server.errors import ApiError
 
 INT64 = 1 << 63
 MOST_TOKENS = 1 << 31
+MOST_MESSAGES = 10_000
+"""Messages that are looked at, whatever a server's own limit."""
 
 
 def _wrong(message: str) -> PydanticCustomError:
@@ -112,7 +114,7 @@ class Common(Body):
 class ChatBody(Common):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -132,7 +134,7 @@ class SenseBody(Body):
     """`POST /v1/sense`: one conversation (`messages`), or texts (`input`)."""
 
     model: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MOST_MESSAGES)
     input: Annotated[Texts | None, Field(default=None)] = None
     profile: Values | None = Field(None, description="Pins: the other objectives are sensed given them.")
 

@@ -87,11 +87,11 @@ def _wants_usage(body: Common) -> bool:
 
 async def _answered(request: Request, state: State, body: Common, asks: list[Ask], form: Form) -> Response:
     run = Run(state.engine, asks, state.metrics.watch())
-    left, limits = state.metrics.cancelled.inc, state.rules.limits
+    left, limits, pool = state.metrics.cancelled.inc, state.rules.limits, state.admitting(asks)
     try:
         if body.stream:
-            return await open_stream(run, form, request.receive, state.pool, heartbeat=limits.heartbeat, left=left)
-        return await answer(run, form, request.receive, state.pool)
+            return await open_stream(run, form, request.receive, pool, heartbeat=limits.heartbeat, left=left)
+        return await answer(run, form, request.receive, pool)
     except Gone:
         left()
         return LEFT

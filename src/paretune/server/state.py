@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -12,8 +13,10 @@ from paretune.profile import Profile
 from paretune.server.asking import Rules
 from paretune.server.chat import Score
 from paretune.server.metrics import Metrics
-from paretune.server.request import Busy, Engine
+from paretune.server.request import Ask, Busy, Engine
 
+LONG = 1 << 16
+"""Characters of prompts that take a good part of a second to tokenise; such requests are admitted one by one."""
 SENSES_WAITING = 64
 """Requests to `/v1/sense` under way; more are told to come back."""
 
@@ -29,7 +32,13 @@ class State:
     draining: bool = False
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "paretune-submit"))
     _senses: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "paretune-sense"))
+    _long: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "paretune-submit-long"))
     _sensing: int = 0
+
+    def admitting(self, asks: Sequence[Ask]) -> ThreadPoolExecutor:
+        """The threads that admit a request; long prompts have one of their own, so that short ones never wait."""
+        texts = [text for ask in asks for text in (ask.text or "", *(each["content"] for each in ask.messages))]
+        return self.pool if sum(map(len, texts)) < LONG else self._long
 
     async def sense(self, chats: list[Messages], pins: Profile) -> list[Sensed]:
         """What the engine senses. Raises `Busy` where too many wait for it, and what `Engine.sense` does."""
@@ -48,4 +57,5 @@ class State:
     def close(self) -> None:
         """Let the threads go."""
         self.pool.shutdown(wait=False, cancel_futures=True)
+        self._long.shutdown(wait=False, cancel_futures=True)
         self._senses.shutdown(wait=False, cancel_futures=True)

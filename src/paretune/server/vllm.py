@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from contextlib import aclosing
 from dataclasses import replace
 from importlib.util import find_spec
@@ -40,7 +41,7 @@ from paretune.policy.requests import pins_of
 from paretune.profile import Profile
 from paretune.server.engine.job import Answer, Job
 from paretune.server.engine.limits import EngineLimits
-from paretune.server.engine.plan import make_plan, suffix_ids
+from paretune.server.engine.plan import check_sizes, make_plan, suffix_ids
 from paretune.server.engine.text import Words
 from paretune.server.request import Ask, Begun, Busy, Listener, Load, Logprob, Ticket
 from paretune.server.vllm_parts import final_norm, load_states, start_vllm
@@ -82,8 +83,11 @@ class VLLMEngine:
         save_merged(policy, Path(self._folder.name))
         dtype = str(policy.causal.dtype).removeprefix("torch.")
         policy.causal = policy.causal.to("meta")  # its shapes are asked for, its weights are vLLM's
-        self._lock = threading.Lock()  # guards the tokenizer and what follows
+        # from here on encoding changes nothing in it, so any number of threads may encode
+        policy.tokenizer("a", add_special_tokens=False)
+        self._lock = threading.Lock()  # guards what follows
         self._jobs: dict[Job, asyncio.Task[None] | None] = {}
+        self._errands: set[Future[list[Tensor]]] = set()  # sensing for someone who wants no answer
         self._stopping = False
         self._dead: BaseException | None = None
         self._pace = 1.0  # seconds that a request took of late
@@ -119,28 +123,37 @@ class VLLMEngine:
         """Admit a request. Raises `Busy`, and `InputError` for what can be seen to be wrong without computing."""
         with self._lock:
             self._admit()
-            plan = make_plan(self.policy, ask, self.limits)
-            seconds = ask.deadline if ask.deadline is not None else self.limits.deadline
-            job = Job(plan, listener, self.words, seconds)
+        plan = make_plan(self.policy, ask, self.limits)
+        job = Job(plan, listener, self.words, ask.deadline if ask.deadline is not None else self.limits.deadline)
+        with self._lock:
+            self._admit()
             self._jobs[job] = None
         self._loop.call_soon_threadsafe(self._begin, job)
         return _Admitted(self, job)
 
     def sense(self, messages: list[Messages], pins: Profile) -> list[Sensed]:
-        """What is sensed from prompts alone given pins. Blocks."""
+        """What is sensed from prompts alone given pins. Blocks; raises `Busy` if the engine is closed meanwhile."""
         policy = self.policy
         if not policy.has_head:
             raise InputError(f"a policy trained by '{policy.method}' has no sensing head, so it cannot sense")
-        with self._lock:
-            self._admit()
-            chats = as_chats(messages)
-            pinned = pins_of(policy, pins, 1)(0)
-            rows = list(zip(policy.checked_prefixes(chats, 1), map(policy.read_span, chats), strict=True))
+        chats = as_chats(messages)
+        check_sizes(policy, chats)
+        pinned = pins_of(policy, pins, 1)(0)
+        rows = list(zip(policy.checked_prefixes(chats, 1), map(policy.read_span, chats), strict=True))
 
         async def read() -> list[Tensor]:
             return [state for state, _ in await asyncio.gather(*(self._read_out(*row) for row in rows))]
 
-        found = [policy.read_both(state, [pinned])[0][1] for state in self._call(read())]
+        with self._lock:  # so that `close` either sees the errand or keeps it out
+            self._admit()
+            errand = asyncio.run_coroutine_threadsafe(read(), self._loop)
+            self._errands.add(errand)
+        errand.add_done_callback(self._sensed)
+        try:
+            states = errand.result()
+        except CancelledError:
+            raise Busy(RETRY_S[1], "the server is stopping") from None
+        found = [policy.read_both(state, [pinned])[0][1] for state in states]
         return [each for each in found if each is not None]
 
     def load(self) -> Load:
@@ -158,6 +171,8 @@ class VLLMEngine:
             return True
         for job in list(self._jobs):
             self.cancel(job)
+        for errand in list(self._errands):
+            errand.cancel()
         self._idle(LAST_WORDS_S)
         return False
 
@@ -193,9 +208,13 @@ class VLLMEngine:
 
     def _idle(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while self._jobs and time.monotonic() < until:
+        while (self._jobs or self._errands) and time.monotonic() < until:
             time.sleep(0.01)
-        return not self._jobs
+        return not (self._jobs or self._errands)
+
+    def _sensed(self, errand: Future[list[Tensor]]) -> None:
+        with self._lock:
+            self._errands.discard(errand)
 
     def _call(self, work: Any) -> Any:
         """Await something on the engine's loop, from another thread."""
@@ -250,8 +269,7 @@ class VLLMEngine:
                 readout_1H, cached = await self._read_out(plan.prefix, plan.span)
                 alone, given = self.policy.read_both(readout_1H, [plan.asked.pinned(0)])[0]
             profile = plan.profile(given)
-            with self._lock:
-                ids = plan.prefix + suffix_ids(self.policy, plan, profile)
+            ids = plan.prefix + suffix_ids(self.policy, plan, profile)
             job.most = plan.length(len(ids) - len(plan.prefix))
 
             def begin(known: int) -> None:

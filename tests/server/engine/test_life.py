@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 
 import pytest
@@ -15,6 +16,7 @@ from paretune.policy.engine import feed
 from paretune.server.engine import EngineLimits
 from paretune.server.engine import batch as engine_module
 from paretune.server.engine.errand import slices
+from paretune.server.engine.plan import CHARACTERS, make_plan
 from paretune.server.request import Ask, Begun, Busy, Ended, Failed, Load, Token
 from server.engine.listening import PROMPTS, Heard, make, send, user
 
@@ -156,6 +158,54 @@ def test_what_cannot_fit_is_refused_with_both_numbers(qwen, engine_of):
         send(engine, Ask(user("apples, pears, " * 200), fit=True))
     with pytest.raises(InputError, match="the limit for each of 4 answers at once is 50"):
         send(engine_of(qwen, max_batch_tokens=200), Ask(user("Hi"), n=4))
+
+
+def test_a_text_that_could_never_fit_is_not_even_tokenised(qwen, engine_of, monkeypatch):
+    engine, limit = engine_of(qwen), context_length(qwen.causal)
+    monkeypatch.setattr(type(qwen.renderer), "_encode", lambda *_: pytest.fail("tokenised"))
+    long = "a" * (limit * CHARACTERS)
+    said = rf"{len(long) + 3:,} characters, and at most {len(long):,} are read, .* context is {limit}"
+    with pytest.raises(InputError, match=said):
+        send(engine, Ask([{"role": "system", "content": "abc"}, *user(long)], fit=True))
+    with pytest.raises(InputError, match="characters"):
+        send(engine, Ask(text=long + "a", sense=False, fit=True))
+    with pytest.raises(InputError, match=f"prompt 2: the prompt has {len(long) + 1:,} characters"):
+        engine.sense([user("Hi"), user(long + "a")], {})
+    with pytest.raises(InputError, match=f"at most {50 * CHARACTERS:,} are read, .* each of 4 answers at once is 50"):
+        send(engine_of(qwen, max_batch_tokens=200), Ask(user("a" * 50 * CHARACTERS + "a"), n=4))
+
+
+def test_a_long_text_is_tokenised_beside_others(qwen, engine_of, monkeypatch):
+    engine, encode = engine_of(qwen), type(qwen.renderer)._encode
+    held, begun = threading.Event(), threading.Event()
+
+    def slow(renderer, text):
+        if "apples" in text:
+            begun.set()
+            assert held.wait(20)
+        return encode(renderer, text)
+
+    monkeypatch.setattr(type(qwen.renderer), "_encode", slow)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(send(engine, Ask(user("apples"), max_new_tokens=2))))
+    thread.start()
+    assert begun.wait(20)
+    assert send(engine, Ask(user("Hi"), max_new_tokens=2)).reasons == ["length"]
+    assert len(engine.sense([user("Hi")], {})) == 1
+    held.set()
+    thread.join(20)
+    assert found[0].reasons == ["length"]
+
+
+def test_many_threads_get_the_tokens_that_one_gets(qwen, engine_of):
+    engine = engine_of(qwen)
+    asks = [Ask(user(text * times), max_new_tokens=8, fit=True) for text in PROMPTS for times in (1, 2)] * 8
+    alone = [make_plan(qwen, ask, engine.limits) for ask in asks]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda ask: make_plan(qwen, ask, engine.limits), asks))
+    assert [(plan.prefix, plan.span, plan.suffix) for plan in together] == [
+        (plan.prefix, plan.span, plan.suffix) for plan in alone
+    ]
 
 
 def test_a_request_that_named_no_length_gets_what_the_context_leaves(qwen, engine_of):

@@ -34,7 +34,7 @@ from paretune.server.engine.errand import Errand, slices
 from paretune.server.engine.group import Group
 from paretune.server.engine.job import Answer, Job, logprobs
 from paretune.server.engine.limits import EngineLimits
-from paretune.server.engine.plan import make_plan
+from paretune.server.engine.plan import check_sizes, make_plan
 from paretune.server.engine.prefix import PrefixCache
 from paretune.server.engine.prompt import Prompts
 from paretune.server.engine.text import Words
@@ -56,13 +56,15 @@ class BatchEngine:
         self.policy, self.limits = policy, limits or EngineLimits()
         self.words = Words(policy.tokenizer)
         self.prefixes = PrefixCache(self.limits.prefix_cache_mib)
+        # encoding changes nothing in a tokenizer once the first call took back the truncation and padding that its file
+        # may have set, so from then on any number of threads may encode
+        policy.tokenizer("a", add_special_tokens=False)
         self._stop_ids = policy.renderer.stop_ids(policy.causal.generation_config.eos_token_id)
         self._wake = threading.Condition()  # guards the queues below
         self._waiting: deque[Job] = deque()
         self._errands: deque[Errand] = deque()
         self._stopping = self._closed = False
         self._dead: BaseException | None = None
-        self._tokenising = threading.Lock()  # the tokenizer is not made for several threads
         self._prompts: Prompts | None = None  # those that are being computed
         self._groups: dict[tuple[Blend, ...], Group] = {}  # replaced, never changed: other threads read it
         self._ends: deque[float] = deque(maxlen=32)  # when the last requests ended
@@ -75,8 +77,7 @@ class BatchEngine:
         """Admit a request. Raises `Busy`, and `InputError` for what can be seen to be wrong without computing."""
         self._check_alive()
         self._admit(len(self._waiting))
-        with self._tokenising:
-            plan = make_plan(self.policy, ask, self.limits)
+        plan = make_plan(self.policy, ask, self.limits)
         job = Job(plan, listener, self.words, ask.deadline if ask.deadline is not None else self.limits.deadline)
         with self._wake:
             self._check_alive()
@@ -89,9 +90,9 @@ class BatchEngine:
         """What is sensed from prompts alone given pins, between two steps of the running batch. Blocks."""
         if not self.policy.has_head:
             raise InputError(f"a policy trained by '{self.policy.method}' has no sensing head, so it cannot sense")
-        with self._tokenising:
-            chats = as_chats(messages)
-            lengths = [len(prefix) for prefix in self.policy.checked_prefixes(chats, 0)]
+        chats = as_chats(messages)
+        check_sizes(self.policy, chats)
+        lengths = [len(prefix) for prefix in self.policy.checked_prefixes(chats, 0)]
         errand = Errand(chats, dict(pins), slices(lengths, self.limits.prefill_tokens))
         with self._wake:
             self._check_alive()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paretune.data.rows import Messages
 from paretune.errors import InputError, check_number, check_whole
 from paretune.policy import Policy, Sensed
 from paretune.policy.backbone import context_length
@@ -17,6 +18,9 @@ from paretune.server.engine.limits import EngineLimits
 from paretune.server.request import Ask
 
 MOST_LOGPROBS = 100
+CHARACTERS = 32
+"""Characters of a prompt for each token it may have; text has 3 to 5 a token. What is longer is not tokenised at all,
+for that alone would take seconds."""
 SUFFIX_MARGIN = 16  # tokens by which a rendered profile may be longer than that of other values
 
 
@@ -69,18 +73,43 @@ def make_plan(policy: Policy, ask: Ask, limits: EngineLimits) -> Plan:
     if ask.text is None:
         condition = "none" if not ask.sense and ask.weights is None else None
         asked = Requests(policy, 1, condition=condition, pins=[dict(ask.pins)], weights=ask.weights)
-        prefix, span = policy.renderer.prefix(ask.messages), policy.read_span(ask.messages)
     else:
-        asked, prefix, span = _of_text(policy, ask), _text_ids(policy, ask.text), 1
+        asked = _of_text(policy, ask)
     blends = asked.blends()[0]
     context, room = context_length(policy.causal), limits.max_batch_tokens // (ask.n * max(1, len(blends)))
     bound = "the model's context is" if context <= room else f"the limit for each of {ask.n} answers at once is"
+    check_size(ask.messages if ask.text is None else ask.text, min(context, room), bound)
+    if ask.text is None:
+        prefix, span = policy.renderer.prefix(ask.messages), policy.read_span(ask.messages)
+    else:
+        prefix, span = _text_ids(policy, ask.text), 1
     weights = asked.weights[0] if policy.parts is not None else None
     only = asked if ask.text is None else None
     plan = Plan(ask, prefix, span, only, weights, blends, sampling, min(context, room), bound)
     guess = len(suffix_ids(policy, plan, _guess(policy, plan)))
     plan.length(guess)
     return replace(plan, suffix=guess)
+
+
+def check_size(prompt: Messages | str, limit: int, bound: str) -> None:
+    """Raises `InputError` for a prompt of more than `CHARACTERS` characters for each of `limit` tokens, before it is
+    tokenised; `bound` says what sets the limit."""
+    texts = [prompt] if isinstance(prompt, str) else [each["content"] for each in prompt]
+    found, most = sum(map(len, texts)), limit * CHARACTERS
+    if found > most:
+        raise InputError(
+            f"the prompt has {found:,} characters, and at most {most:,} are read, {CHARACTERS} for each token, since "
+            f"{bound} {limit} tokens"
+        )
+
+
+def check_sizes(policy: Policy, chats: Sequence[Messages]) -> None:
+    """`check_size` of prompts that are only sensed; the error names the prompt."""
+    for number, messages in enumerate(chats, start=1):
+        try:
+            check_size(messages, context_length(policy.causal), "the model's context is")
+        except InputError as error:
+            raise InputError(f"prompt {number}: {error.message}") from None
 
 
 def suffix_ids(policy: Policy, plan: Plan, profile: Profile) -> list[int]:

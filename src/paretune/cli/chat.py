@@ -75,7 +75,7 @@ def chat(
     pins = parse_pins(pin or (), names)
     weighed = check_weights(parse_weights(weights), names) if weights is not None else None
     with bars()("load the policy"):
-        loaded = load_policy(policy, base=base, dtype=dtype)
+        loaded = load_policy(policy, base=base, dtype=dtype).fuse()
     check_asked(loaded, pins, weighed)
     from paretune.server.engine import BatchEngine, EngineLimits
 

@@ -182,7 +182,8 @@ class _Settings:
         from paretune.server.engine import BatchEngine, EngineLimits
         from paretune.server.served import Served
 
-        policy = load_policy(self.policy, base=self.base, dtype=self.dtype)
+        # merged where it is one model: a step is faster, and the answers are the same up to rounding
+        policy = load_policy(self.policy, base=self.base, dtype=self.dtype).fuse()
         memory = {"max_batch_tokens": self.max_batch_tokens, "prefix_cache_mib": self.prefix_cache}
         given = {name: value for name, value in memory.items() if value is not None}
         limits = EngineLimits(max_batch=self.max_batch, max_queue=self.queue, **given)

@@ -41,7 +41,7 @@ def test_every_option_is_handed_on(invoke: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("paretune.methods.improve.improve", spy)
     options = "--rounds 3 -n 5 --prompts-per-round 7 --keep ric --originals 0.3 --delta 0.1 --patience 2 "
     options += "--validation-prompts 9 --set lr=1 --set epochs=3 --max-new-tokens 11 --temperature 0.5 --top-p 0.9 "
-    options += "--seed 4 --batch-size 6 --skip-bad-rows --overwrite --restart --report-to trackio"
+    options += "--seed 4 --batch-size 6 --skip-bad-rows --overwrite --restart --force --report-to trackio"
     done = invoke("improve", "p", "--data", "d.jsonl", "--out", "new", *options.split())
     assert done.exit_code == 0, done.output
     assert got.pop("arguments") == (Path("p"), "d.jsonl", Path("new"))
@@ -50,7 +50,7 @@ def test_every_option_is_handed_on(invoke: Any, monkeypatch: pytest.MonkeyPatch)
     assert got == dict(
         rounds=3, n=5, prompts_per_round=7, keep="ric", originals=0.3, delta=0.1, patience=2, validation_prompts=9,
         settings=("lr=1", "epochs=3"), max_new_tokens=11, temperature=0.5, top_p=0.9, seed=4, batch_size=6,
-        skip_bad_rows=True, overwrite=True, restart=True, report_to=("trackio",),
+        skip_bad_rows=True, overwrite=True, restart=True, force=True, report_to=("trackio",),
     )  # fmt: skip
     assert done.stdout.splitlines() == [
         "objective 'stored' took no part: it has no reward",

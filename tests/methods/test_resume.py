@@ -194,11 +194,11 @@ def test_changed_data_model_and_versions_are_refused(go, broken_off, scored_rows
 
 def test_another_source_is_refused_and_force_goes_on(go, broken_off, monkeypatch):
     monkeypatch.setattr("paretune.training.provenance.source_digest", lambda: "0" * 16)
-    with pytest.raises(InputError, match=r"by other code: versions.source was \w{16} and is 0{16}\. Pass --force"):
+    with pytest.raises(InputError, match=r"by other code: source was \w{16} and is 0{16}\. Pass --force"):
         go("sft")
     notes = []
     policy = go("sft", force=True, note=notes.append)
-    assert notes[0].startswith("going on by other code, as --force says: versions.source was")
+    assert notes[0].startswith("going on by other code, as --force says: source was")
     assert "continuing from step 2 of" in notes[1] and (policy / "policy.json").exists()
 
 

@@ -312,7 +312,10 @@ class VLLMEngine:
                         if answer.over:
                             return  # which closes the stream, and that aborts what vLLM would still write
         finally:
-            self._loop.call_later(SWEEP_S, self._forget, name)
+            if self._loop.is_closed():
+                self._forget(name)
+            else:
+                self._loop.call_later(SWEEP_S, self._forget, name)
         if reason == "abort":
             raise RuntimeError("vLLM aborted the request")
         answer.end("length" if reason == "length" else "stop")
@@ -339,7 +342,10 @@ class VLLMEngine:
                     hidden_LH = self._norm(hidden_LH)
             return span_mean(hidden_LH[None], [span], [span]), int(output.num_cached_tokens or 0)
         finally:
-            self._loop.call_later(SWEEP_S, self._forget, name)
+            if self._loop.is_closed():
+                self._forget(name)
+            else:
+                self._loop.call_later(SWEEP_S, self._forget, name)
 
     def _name(self) -> str:
         """A name for one of vLLM's requests; none is the beginning of another."""

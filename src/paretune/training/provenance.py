@@ -21,8 +21,8 @@ from paretune.policy.folder import versions
 from paretune.profile import Objective
 from paretune.training.config import TrainConfig
 
-CODE = "versions"
-"""The part of an identity that says which code it was, not what was asked of it."""
+CODE = ("versions", "source")
+"""The parts of an identity that say which code it was, not what was asked of it."""
 
 
 @functools.cache
@@ -36,9 +36,9 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def code() -> dict[str, str]:
+def code() -> dict[str, Any]:
     """Versions of paretune and of what it computes with, and the digest of its source."""
-    return {**versions(), "source": source_digest()}
+    return {"versions": versions(), "source": source_digest()}
 
 
 def identity(
@@ -59,7 +59,7 @@ def identity(
         "objectives": {each.name: each.to_dict() for each in objectives},
         "base": {"fingerprint": fingerprint(causal), "dtype": str(causal.dtype)},
         "start": {str(each.relative_to(folder)): file_digest(each) for each in weights} if folder is not None else {},
-        CODE: code(),
+        **code(),
     }
     plain: dict[str, Any] = json.loads(dump_line(what))
     return plain
@@ -78,6 +78,10 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         return []
     long = any(isinstance(each, (list, dict)) or len(str(each)) > 40 for each in (before, now))
     return [f"{name} is another" if long else f"{name} was {before} and is {now}"]
+
+
+def _asked(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in identity.items() if key not in CODE}
 
 
 def check_same(
@@ -99,7 +103,7 @@ def check_same(
     if not found:
         return True
     told = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-    if differences({**kept, CODE: None}, {**now, CODE: None}):
+    if differences(_asked(kept), _asked(now)):
         raise InputError(
             f"holds {what} of another kind: {told}. Pass --restart to discard it and begin anew, "
             "choose another output, or have all as it was to go on",

@@ -19,7 +19,7 @@ from paretune.methods.improve.source import Source, load_source
 from paretune.methods.improve.work import Work
 from paretune.progress import NO_PROGRESS, Progress
 from paretune.tracking import STATE, check_trackers, reporting
-from paretune.training.provenance import CODE, code
+from paretune.training.provenance import code
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _identity(source: Source, options: ImproveOptions) -> dict[str, Any]:
         "policy": {str(each.relative_to(source.folder)): file_digest(each) for each in files},
         "rows": rows_digest([*source.split.train, *source.split.validation, *source.split.test]),
         "options": options.to_dict(),
-        CODE: code(),
+        **code(),
     }
     plain: dict[str, Any] = json.loads(dump_line(what))
     return plain

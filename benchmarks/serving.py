@@ -1,6 +1,6 @@
 """What serving costs: clients at once against one after another, guided against plain, and `transformers serve`.
 
-    python benchmarks/serving.py [--json] [--policy FOLDER] [--requests 16] [--prompt 64] [--new 48] [--rounds 2]
+    python benchmarks/serving.py [--json] [--policy FOLDER] [--requests 16] [--prompt 48] [--new 32] [--rounds 2]
                                  [--threads 1] [--theirs plain|batching|none] [--model FOLDER] [--small]
 
 Starts `paretune serve` as a process of its own, and `transformers serve` on the same model, merged. Every arm answers
@@ -440,8 +440,8 @@ def main() -> None:
     parser.add_argument("--model", help="base model of the policy that is made (default: the demo's)")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--requests", type=int, default=16)
-    parser.add_argument("--prompt", type=int, default=64, help="tokens of a prompt's text")
-    parser.add_argument("--new", type=int, default=48, help="tokens of an answer")
+    parser.add_argument("--prompt", type=int, default=48, help="tokens of a prompt's text")
+    parser.add_argument("--new", type=int, default=32, help="tokens of an answer")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--theirs", choices=["plain", "batching", "none"], default="plain", help="transformers serve")

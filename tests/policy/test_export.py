@@ -18,6 +18,7 @@ from paretune.files import read_json
 from paretune.policy import Policy, load_policy, save_policy
 from paretune.policy.backbone import hidden_size
 from paretune.policy.export import PROVENANCE, affine_layers, export_policy, policy_print, why_no_sensor
+from paretune.policy.export.merged import save_merged
 from paretune.policy.head import HeadConfig, SensingHead
 from several_adapters import several
 
@@ -150,6 +151,14 @@ def test_provenance_names_the_policy_and_not_another(
 
     save_file(head, source / "head.safetensors")
     assert policy_print(source) != before
+
+
+def test_a_policy_that_is_not_merged_is_not_written_as_if_it_were(
+    saved: Callable[..., Path], tiny_llama: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="adapter is not merged yet"):
+        save_merged(load_policy(saved(tiny_llama)), tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
 
 
 def test_dtype_is_that_of_the_saved_weights(saved: Callable[..., Path], tiny_llama: Path, tmp_path: Path) -> None:

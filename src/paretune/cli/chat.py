@@ -32,7 +32,7 @@ COMMANDS = {
     "pin": ("name=value ...", "fix objectives to values in [0, 1]"),
     "unpin": ("[name ...]", "release them; all if none is named"),
     "weights": ("name=w,... | off", "how much each objective counts, in place of what is sensed"),
-    "sense": ("TEXT", "what the policy senses for a text, without an answer"),
+    "sense": ("TEXT", "what the policy senses for a text as the next message, without an answer"),
     "profile": ("", "what was sensed for the last answer, and what was asked of it"),
     "system": ("[TEXT]", "a system message; none without a text"),
     "temperature": ("VALUE", "0 takes the likeliest token each time"),

@@ -27,7 +27,11 @@ def save_merged(policy: Policy, folder: Path) -> None:
     """Write a merged policy's model, tokenizer, chat template and generation config.
 
     The generation config names every token that ends an answer, so that others stop where the policy does.
+    Raises `InputError` for a policy whose adapter is still beside the weights (see `merge`): its layers have other
+    names, and whoever loads such a folder would get random ones in their place.
     """
+    if policy.peft is not None or policy.parts is not None:
+        raise InputError("the policy's adapter is not merged yet; call `merge`, or `Policy.fuse`, first")
     settings = policy.causal.generation_config
     settings.eos_token_id = sorted(policy.renderer.stop_ids(settings.eos_token_id))
     settings.pad_token_id = policy.tokenizer.pad_token_id

@@ -28,6 +28,7 @@ from paretune.files import (
     write_json,
     write_jsonl,
     write_text,
+    writing,
 )
 
 
@@ -317,3 +318,25 @@ def test_a_moved_file_replaces_the_one_that_is_there(tmp_path):
     move_file(tmp_path / "new", tmp_path / "link")
     assert (tmp_path / "old").read_text() == "new" and (tmp_path / "link").is_symlink()
     assert names(tmp_path) == ["link", "old"]
+
+
+def test_what_killed_runs_left_beside_an_output_is_cleared_and_a_replaced_one_comes_back(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / ".out.ab_12xyz.part").mkdir()
+    (tmp_path / f".out.{ended.pid}.old").mkdir()
+    (tmp_path / f".out.{ended.pid}.old" / "kept").write_text("mine")
+    for other in (
+        ".out.short.part",
+        ".outer.ab_12xyz.part",
+        f".out.{os.getpid()}.old",
+    ):  # not a killed run's, or not of it
+        (tmp_path / other).mkdir()
+    with writing(tmp_path / "out", "a test"):
+        pass
+    assert (tmp_path / "out" / "kept").read_text() == "mine"
+    left = [each for each in names(tmp_path) if not each.endswith(".lock")]
+    assert left == sorted([".out.short.part", ".outer.ab_12xyz.part", f".out.{os.getpid()}.old", "out"])
+    (tmp_path / f".out.{ended.pid}.old").mkdir()
+    with writing(tmp_path / "out", "a test"):
+        assert (tmp_path / "out" / "kept").exists() and not (tmp_path / f".out.{ended.pid}.old").exists()

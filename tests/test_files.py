@@ -323,20 +323,17 @@ def test_a_moved_file_replaces_the_one_that_is_there(tmp_path):
 def test_what_killed_runs_left_beside_an_output_is_cleared_and_a_replaced_one_comes_back(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    (tmp_path / ".out.ab_12xyz.part").mkdir()
-    (tmp_path / f".out.{ended.pid}.old").mkdir()
-    (tmp_path / f".out.{ended.pid}.old" / "kept").write_text("mine")
-    for other in (
-        ".out.short.part",
-        ".outer.ab_12xyz.part",
-        f".out.{os.getpid()}.old",
-    ):  # not a killed run's, or not of it
-        (tmp_path / other).mkdir()
+    replaced = tmp_path / f".out.{ended.pid}.old"
+    # of a process that runs, of other outputs whose names begin alike, of nobody
+    others = sorted([f".out.{os.getpid()}.old", f".out.v2.{ended.pid}.old", ".outer.ab_12xyz.part", ".out.short.part"])
+    for each in (*others, ".out.ab_12xyz.part", replaced.name):
+        (tmp_path / each).mkdir()
+    (replaced / "kept").write_text("mine")
     with writing(tmp_path / "out", "a test"):
         pass
     assert (tmp_path / "out" / "kept").read_text() == "mine"
-    left = [each for each in names(tmp_path) if not each.endswith(".lock")]
-    assert left == sorted([".out.short.part", ".outer.ab_12xyz.part", f".out.{os.getpid()}.old", "out"])
-    (tmp_path / f".out.{ended.pid}.old").mkdir()
+    assert [each for each in names(tmp_path) if not each.endswith(".lock")] == [*others, "out"]
+    replaced.mkdir()
     with writing(tmp_path / "out", "a test"):
-        assert (tmp_path / "out" / "kept").exists() and not (tmp_path / f".out.{ended.pid}.old").exists()
+        assert (tmp_path / "out" / "kept").exists() and not replaced.exists()
+    assert [each for each in names(tmp_path) if not each.endswith(".lock")] == [*others, "out"]

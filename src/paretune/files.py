@@ -220,14 +220,21 @@ def _clear(target: Path) -> None:
             shutil.rmtree(half, ignore_errors=True)
         else:
             half.unlink(missing_ok=True)
-    for old in target.parent.glob(f".{name}.*.old"):
-        process = old.name.removesuffix(".old").rpartition(".")[2]
-        if not process.isdigit() or alive(int(process)):
-            continue
+    for old in left_by_ended(target, "old"):
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(old, target)
+
+
+def left_by_ended(target: Path, ending: str) -> list[Path]:
+    """The siblings `.NAME.PROCESS.ending` of `target` whose process runs no more."""
+    found = []
+    for each in target.parent.glob(f".{glob.escape(target.name)}.*.{ending}"):
+        process = each.name.removeprefix(f".{target.name}.").removesuffix(f".{ending}")
+        if process.isdecimal() and not alive(int(process)):  # one with a dot in it is of another target, `NAME.more`
+            found.append(each)
+    return found
 
 
 def _lock(path: Path, what: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paretune.errors import InputError
-from paretune.files import alive, check_target_folder, writing
+from paretune.files import check_target_folder, left_by_ended, writing
 from paretune.methods.base import Method
 from paretune.methods.prepare import Prepared, encode_split, prepare, renderer_settings
 from paretune.methods.registry import get_method
@@ -282,10 +281,8 @@ def _train(setup: Setup, overwrite: bool) -> TrainResult:
 
 def _journal_path(out: Path) -> Path:
     """A log of this process's own beside the output; logs that killed runs left there are removed."""
-    for old in out.parent.glob(f".{glob.escape(out.name)}.*.train.jsonl"):
-        owner = old.name.removesuffix(".train.jsonl").rpartition(".")[2]
-        if owner.isdigit() and not alive(int(owner)):
-            old.unlink(missing_ok=True)
+    for old in left_by_ended(out, "train.jsonl"):
+        old.unlink(missing_ok=True)
     return out.with_name(f".{out.name}.{os.getpid()}.train.jsonl")
 
 

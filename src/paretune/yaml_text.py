@@ -38,6 +38,8 @@ def parse_yaml(text: str) -> Any:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = mark.line + 1 if mark is not None else None
         raise InputError(f"is not YAML: {' '.join(str(problem).split())}", line=line) from None
+    except InputError:  # a bound; it is a ValueError, too
+        raise
     # a date that is none, a number that a tag promises, lists in lists in lists
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"is YAML that cannot be read: {error}") from None

@@ -43,8 +43,9 @@ def test_plain_data_is_read_as_the_safe_loader_reads_it() -> None:
     ],
 )
 def test_what_is_out_of_bounds_or_no_yaml_is_told(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(said)) as told:
         parse_yaml(text)
+    assert told.value.message.count("YAML") == 1
 
 
 @given(st.text(alphabet="ab01:-[]{}&*!%|>?,'\"# \n\t.~é\x00", max_size=60))

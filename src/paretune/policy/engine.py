@@ -20,7 +20,7 @@ from paretune.errors import InputError, check_number, check_whole
 from paretune.policy.backbone import cached, check_attends, decoder, hidden_after, span_mean
 from paretune.policy.mixture import Voice, mixed_logits
 
-BUCKET = 16  # block widths are rounded up to this many tokens: CPU kernels are built anew for every new shape
+BUCKET = 16  # block widths are rounded up to this many tokens, where kernels want it (`bucket_of`)
 TOP_CANDIDATES = 1024  # nucleus sampling looks at this many tokens first
 
 
@@ -110,9 +110,20 @@ class Decoded:
     finished: bool
 
 
-def pad_block(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Right-pad id lists to one bucketed width: (ids [B, W], mask [B, W])."""
-    width = -(-max(len(row) for row in rows) // BUCKET) * BUCKET
+def bucket_of(causal: Any) -> int:
+    """What block widths are rounded up to for a model.
+
+    On a CPU kernels of the short dtypes are built anew for every new shape, and a GPU's want even shapes. A CPU's
+    products of float32 take any, and computing pads would be time lost.
+    """
+    return 1 if causal.device.type == "cpu" and causal.dtype in (torch.float32, torch.float64) else BUCKET
+
+
+def pad_block(
+    rows: Sequence[Sequence[int]], pad_id: int, device: torch.device, bucket: int = BUCKET
+) -> tuple[Tensor, Tensor]:
+    """Right-pad id lists to one width, a multiple of `bucket`: (ids [B, W], mask [B, W])."""
+    width = -(-max(len(row) for row in rows) // bucket) * bucket
     ids_BW = torch.full((len(rows), width), pad_id, dtype=torch.long)
     mask_BW = torch.zeros((len(rows), width), dtype=torch.long)
     for i, row in enumerate(rows):
@@ -151,7 +162,7 @@ def feed(causal: Any, state: Prefilled, rows: Sequence[Sequence[int]], pad_id: i
     counts = [len(row) for row in rows]
     if not any(counts):
         return torch.empty(0)
-    ids_BW, real_BW = pad_block(rows, pad_id, causal.device)
+    ids_BW, real_BW = pad_block(rows, pad_id, causal.device, bucket_of(causal))
     count_B = real_BW.sum(1)
     # pads take the position of the row's last token: a position past the context would not exist
     positions_BW = (real_BW.cumsum(1) - 1).clamp_min(0) + torch.tensor(state.lengths, device=causal.device)[:, None]

@@ -36,7 +36,7 @@ from paretune.server.engine.job import Answer, Job, logprobs
 from paretune.server.engine.limits import EngineLimits
 from paretune.server.engine.plan import check_sizes, make_plan
 from paretune.server.engine.prefix import PrefixCache
-from paretune.server.engine.prompt import Prompts
+from paretune.server.engine.prompt import Prompts, left_to_compute
 from paretune.server.engine.text import Words
 from paretune.server.request import Ask, Busy, Listener, Load, Ticket
 
@@ -231,19 +231,24 @@ class BatchEngine:
                 self._errands.popleft()
 
     def _compute_prompts(self) -> None:
-        """Compute prompts, as many tokens as a round may."""
-        budget = self.limits.prefill_tokens
-        while budget > 0 and (prompts := self._take_prompts(budget)) is not None:
-            prompts.chunk = budget
+        """Compute prompts in whole pieces, together as many tokens as a round may have.
+
+        What the last piece leaves of a round is not filled with a part of another: a processor takes nearly as long
+        for a few tokens as for many.
+        """
+        left = self.limits.prefill_tokens
+        while (prompts := self._take_prompts(left)) is not None:
             for job in prompts.jobs:
                 job.expire()
-            try:
-                spent = next(prompts.pieces, None) if not all(job.over for job in prompts.jobs) else None
-            except Exception as error:
-                self._prompts_failed(prompts, error)
-                continue
-            if spent is not None:
-                budget -= spent
+            over = all(job.over for job in prompts.jobs)
+            if prompts.upcoming is not None and not over:
+                if prompts.upcoming > left and left < self.limits.prefill_tokens:
+                    return
+                left -= prompts.upcoming
+                try:
+                    prompts.compute()
+                except Exception as error:
+                    self._prompts_failed(prompts, error)
                 continue
             try:
                 self._begin(prompts)
@@ -251,31 +256,39 @@ class BatchEngine:
                 self._failed(prompts.jobs, error)
             self._prompts = None
 
-    def _take_prompts(self, budget: int) -> Prompts | None:
-        """The prompts that are being computed or, if none are, those of the first that wait and have room."""
+    def _take_prompts(self, left: int) -> Prompts | None:
+        """The prompts that are being computed or, if none are, those of the first that wait and have room.
+
+        These are as many as make a whole round's piece together, and begin when that piece fits into what is left of
+        this one.
+        """
+        most = self.limits.prefill_tokens
         with self._wake:
-            if self._prompts is None and (jobs := self._companions(budget)):
-                for _ in jobs:
-                    self._waiting.popleft()
-                self._prompts = Prompts(self.policy, self.prefixes, jobs, budget)
+            if self._prompts is None:
+                jobs, tokens = self._companions(most)
+                if jobs and min(tokens, most) <= left:
+                    for _ in jobs:
+                        self._waiting.popleft()
+                    self._prompts = Prompts(self.policy, self.prefixes, jobs, most)
         return self._prompts
 
-    def _companions(self, budget: int) -> list[Job]:
-        """The first that wait, as many in a row as have room and make one piece together."""
+    def _companions(self, most: int) -> tuple[list[Job], int]:
+        """The first that wait, as many in a row as have room and make one piece together, and that piece's tokens."""
         jobs: list[Job] = []
+        tokens = longest = 0
         for job in self._waiting:
             together = [*jobs, job]
-            longest = max(len(each.plan.prefix) for each in together)
+            longest = max(longest, left_to_compute(self.prefixes, job.plan))
             fits = not jobs or (
-                longest * len(together) <= budget
+                longest * len(together) <= most
                 and job.plan.blends == jobs[0].plan.blends
                 and not job.alone
                 and not jobs[0].alone
             )
             if not fits or not self._has_room(together):
                 break
-            jobs = together
-        return jobs
+            jobs, tokens = together, longest * len(together)
+        return jobs, tokens
 
     def _prompts_failed(self, prompts: Prompts, error: Exception) -> None:
         """Something went wrong with one of the prompts: when there are several, each is tried again by itself."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 16  # as `paretune.policy.engine.BUCKET`: what is shorter is computed for nothing, padded to that
+BLOCK = 16  # tokens; as `paretune.policy.engine.BUCKET`: what is shorter may be computed for nothing, padded to that
 
 Pair = tuple[Tensor, Tensor] | None
 """One decoder layer's keys and values [heads, L, D]; `None` for a layer that shares another's."""
@@ -43,16 +43,16 @@ class PrefixCache:
 
     def find(self, model: Hashable, ids: Sequence[int], most: int) -> tuple[int, list[Pair]]:
         """(How many of the first tokens are known, at most `most`; their keys and values in each layer)."""
-        chain = []
-        for key, _ in self._keys(model, ids[: max(0, most)]):
-            if key not in self._blocks:
-                break
-            chain.append(key)
+        chain = self._known(model, ids, most)
         self._touch(chain)
         if not chain:
             return 0, []
         layers = zip(*[self._blocks[key].pairs for key in chain], strict=True)
         return len(chain) * BLOCK, [_joined(pairs) for pairs in layers]
+
+    def length(self, model: Hashable, ids: Sequence[int], most: int) -> int:
+        """How many of the first tokens are known, at most `most`; that it was asked does not count as use."""
+        return len(self._known(model, ids, most)) * BLOCK
 
     def keep(self, model: Hashable, ids: Sequence[int], layers: Sequence[Any], row: int = 0, first: int = 0) -> None:
         """Remember a prompt whose tokens lie in a row of a transformers cache's layers, from slot `first` on."""
@@ -72,6 +72,9 @@ class PrefixCache:
         """Forget everything."""
         self._blocks.clear()
         self.bytes = 0
+
+    def _known(self, model: Hashable, ids: Sequence[int], most: int) -> list[Hashable]:
+        return [key for key, _ in self._keys(model, ids[: max(0, most)]) if key in self._blocks]
 
     def _keys(self, model: Hashable, ids: Sequence[int]) -> Any:
         """(Key, first token) of each whole block, as long as the block before it is known."""

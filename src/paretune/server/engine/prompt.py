@@ -21,7 +21,7 @@ from paretune.policy.engine import BUCKET, Prefilled, feed
 from paretune.policy.mixture import Voice
 from paretune.policy.several import Blend
 from paretune.server.engine.job import Job
-from paretune.server.engine.plan import suffix_ids
+from paretune.server.engine.plan import Plan, suffix_ids
 from paretune.server.engine.prefix import Pair, PrefixCache
 from paretune.server.request import Begun
 
@@ -30,16 +30,21 @@ class Prompts:
     """The prompts of requests that the same adapters answer. Row i of `voices` is what the answers of `jobs[i]` go on
     from, when all is computed; a job that failed on the way has a row too.
 
-    `chunk`: tokens that the next piece may have; set it before each piece.
+    `chunk`: tokens that a piece may have. `upcoming`: tokens that the next one will have, `None` when all are computed.
     """
 
     def __init__(self, policy: Policy, cache: PrefixCache, jobs: Sequence[Job], chunk: int) -> None:
         self.policy, self.cache, self.jobs, self.chunk = policy, cache, list(jobs), chunk
         self.voices: list[Voice] = []
-        self.pieces = self._pieces()
+        self._pieces = self._computed()
+        self.upcoming: int | None = next(self._pieces, None)
 
-    def _pieces(self) -> Iterator[int]:
-        """Compute piece by piece; gives the tokens of each. Tells `Begun` when all but the suffixes is computed."""
+    def compute(self) -> None:
+        """Compute the next piece; an error is the end of all of them."""
+        self.upcoming = next(self._pieces, None)
+
+    def _computed(self) -> Iterator[int]:
+        """Piece by piece: gives the tokens of one, then computes it. Tells `Begun` when but the suffixes are left."""
         blends = self.jobs[0].plan.blends
         cached: list[list[int]] = []
         readouts: list[Tensor] = []
@@ -49,25 +54,26 @@ class Prompts:
             cached.append(voice.state.lengths)
             tails: list[list[Tensor]] = [[] for _ in self.jobs]  # hidden states, as far back as the head reads
             while rows := self._next(voice.state):
-                yield self._feed(voice, rows, tails)
+                yield sum(map(len, rows))
+                self._feed(voice, rows, tails)
             self._keep(blend, voice.state, tails)
             if number == 0:
                 readouts = [_read_out(tail, job) for tail, job in zip(tails, self.jobs, strict=True)]
         known = [min(each) for each in zip(*cached, strict=True)]
         suffixes = [self._read(*each) for each in zip(self.jobs, readouts, known, strict=True)]
+        width = self._width()
         for voice in self.voices:
             left = suffixes
             while any(left):
-                width = self._width()
-                yield self._feed(voice, [ids[:width] for ids in left])
-                left = [ids[width:] for ids in left]
+                rows, left = [ids[:width] for ids in left], [ids[width:] for ids in left]
+                yield sum(map(len, rows))
+                self._feed(voice, rows)
 
     def _voice(self, blend: Blend | None) -> Voice:
         """A model with what the prefix cache knows of each prompt."""
         found = []
         for plan in (job.plan for job in self.jobs):
-            # what the head reads must be computed, and so must the last token, from which the answer goes on
-            found.append(self.cache.find(blend, plan.prefix, len(plan.prefix) - plan.span))
+            found.append(self.cache.find(blend, plan.prefix, _reusable(plan)))
         state = Prefilled(DynamicCache(), [length for length, _ in found], torch.empty(0), torch.empty(0))
         for number, pairs in enumerate(zip(*[layers for _, layers in found if layers], strict=True)):
             if pairs[0] is not None:
@@ -80,7 +86,7 @@ class Prompts:
         return Voice(state, blend.weight, partial(parts.use, blend))
 
     def _width(self) -> int:
-        """Tokens of each row that the next piece may have."""
+        """Tokens of each row that a piece may have."""
         return max(BUCKET, self.chunk // len(self.jobs))
 
     def _next(self, state: Prefilled) -> list[list[int]]:
@@ -89,8 +95,8 @@ class Prompts:
         rows = [job.plan.prefix[at : at + width] for job, at in zip(self.jobs, state.lengths, strict=True)]
         return rows if any(rows) else []
 
-    def _feed(self, voice: Voice, rows: list[list[int]], tails: list[list[Tensor]] | None = None) -> int:
-        """Run a piece; keep its hidden states in `tails`. Gives its tokens."""
+    def _feed(self, voice: Voice, rows: list[list[int]], tails: list[list[Tensor]] | None = None) -> None:
+        """Run a piece; keep its hidden states in `tails`."""
         voice.enter()
         causal, pad_id = self.policy.causal, self.policy.tokenizer.pad_token_id
         hidden_BWH = feed(causal, voice.state, rows, pad_id, self.policy.read_layer if tails is not None else None)
@@ -99,7 +105,6 @@ class Prompts:
                 tails[row].append(hidden_BWH[row, : len(ids)])
                 while sum(map(len, tails[row][1:])) >= job.plan.span:
                     tails[row].pop(0)
-        return sum(map(len, rows))
 
     def _keep(self, blend: Blend | None, state: Prefilled, tails: list[list[Tensor]]) -> None:
         """Let the prefix cache have the prefixes, but of those whose states are not finite: their jobs fail."""
@@ -127,6 +132,18 @@ class Prompts:
         weights = policy.parts.answering(plan.weights) if policy.parts is not None and plan.weights else None
         job.begin(Begun(alone, profile or None, weights, len(plan.prefix) + len(suffix), cached))
         return suffix
+
+
+def left_to_compute(cache: PrefixCache, plan: Plan) -> int:
+    """Tokens of a prompt's prefix that the cache does not know of, in the first voice that answers."""
+    blend = plan.blends[0] if plan.blends else None
+    return len(plan.prefix) - cache.length(blend, plan.prefix, _reusable(plan))
+
+
+def _reusable(plan: Plan) -> int:
+    """Tokens of the prefix that may come from a cache: what the head reads must be computed, and so must the last
+    token, from which the answer goes on."""
+    return len(plan.prefix) - plan.span
 
 
 def _right_aligned(pairs: Sequence[Pair], slots: int) -> tuple[Tensor, Tensor]:
